@@ -28,7 +28,7 @@ from policies.contracts import Need
 from policies.errors import ConfigError
 from policies.tenancy import NO_TERMS, TenantTermsByName
 from policies.views import Role
-from routing.config.spec import DispatcherParams, DispatcherSpec
+from routing.config.spec import DispatcherParams, DispatcherSpec, LeaderFirst
 from routing.sizing.geometry import ServiceRates
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -623,7 +623,13 @@ class GatewayConfig(_Strict):
             anew when an attempt of it has emitted 16 tokens and more.
         max_fruitless_losses: Replicas that are lost with a request's prefill or with its decode, or stand still with
             it, before it has got any further: it is given up with the last of them, as they may have died of it.
+        leader_first: When one of the requests with one prompt, such as the choices of one, goes before the others:
+            ``suspect``, once a replica was lost with that prompt, until an answer to it is complete; ``always``, until
+            the prompt is computed for the first one, so that it takes no more replicas than a single request would and
+            prefix caches have it; ``never``. Each gateway goes by its own requests.
         quarantine_s: How long nothing is sent to a replica after it was lost.
+        probe_s: How long a replica that was out because its engine failed may take for a small request of a gateway's
+            own, which has to go well before it gets clients' again. 0: clients' requests show whether it is well.
         stall_after_s: A replica that says nothing for so long, or whose engine has requests and makes no step, gets no
             more, and what it has goes on at others where there are any, until it moves again. A step may take twice as
             long as the engine profile says of the longest there can be, and ten seconds without a profile. 0: nobody
@@ -671,7 +677,9 @@ class GatewayConfig(_Strict):
     flush_interval_s: float = Field(default=0.0, ge=0, le=1)
     max_attempts: int = Field(default=4, ge=2, le=16)
     max_fruitless_losses: int = Field(default=2, ge=1, le=16)
+    leader_first: LeaderFirst = LeaderFirst.SUSPECT
     quarantine_s: Seconds = 5.0
+    probe_s: float = Field(default=2.0, ge=0, le=3_600)
     stall_after_s: float = Field(default=2.0, ge=0, le=3_600)
     prefill_window_tokens: int = Field(default=0, ge=0)
     ramp_stage_s: float = Field(default=0.5, ge=0, le=3_600)
@@ -926,7 +934,9 @@ class AppConfig(_Strict):
         params = DispatcherParams(
             max_attempts=self.gateway.max_attempts,
             max_fruitless_losses=self.gateway.max_fruitless_losses,
+            leader_first=self.gateway.leader_first,
             quarantine_s=self.gateway.quarantine_s,
+            probe_s=self.gateway.probe_s,
             prefill_window_tokens=self.gateway.prefill_window_tokens,
             ramp_stage_s=self.gateway.ramp_stage_s,
             waiting_room_s=self.gateway.waiting_room_s,

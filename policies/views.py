@@ -88,6 +88,8 @@ class RequestView:
         prefix_blocks: Identity of the prompt, one number for each full ``prefix_block_tokens`` tokens of it; equal
             numbers mean equal text up to and including that block. Empty when nothing looks at prefixes.
         prefix_block_tokens: Tokens in such a block; 0 when there are none.
+        prompt_id: Stands for the whole prompt, within those who share KV of equal ones: equal numbers mean equal text;
+            0 where nothing looks at it.
         prompt_ngrams: Hashed n-grams of the prompt, for a predictor that looks at its words; else empty.
         has_cached_answer: Whether the host has the answer that an equal request was given.
         lane: The lane that it was put in; empty before it is classified.
@@ -115,6 +117,7 @@ class RequestView:
     first_arrival_s: float | None = None
     prefix_blocks: tuple[int, ...] = ()
     prefix_block_tokens: int = 0
+    prompt_id: int = 0
     prompt_ngrams: tuple[int, ...] = ()
     has_cached_answer: bool = False
     lane: str = ""
@@ -143,6 +146,7 @@ class RequestView:
             first_arrival_s=self.first_arrival_s,
             prefix_blocks=self.prefix_blocks,
             prefix_block_tokens=self.prefix_block_tokens,
+            prompt_id=self.prompt_id,
             prompt_ngrams=self.prompt_ngrams,
             has_cached_answer=self.has_cached_answer,
             lane=lane,

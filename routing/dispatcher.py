@@ -18,6 +18,7 @@ from routing.attempts.handoff import Handoff
 from routing.attempts.hedging import Hedger
 from routing.attempts.open_attempts import InFlight
 from routing.attempts.preemption import Preemptor
+from routing.attempts.prompt_leaders import PromptLeaders, Turn
 from routing.attempts.recovery import Recovery
 from routing.config.parts import DispatcherParts
 from routing.fleet.ejection import EJECTOR_TIMERS, Ejector
@@ -63,8 +64,9 @@ class Dispatcher:
         self._in_flight = InFlight(
             self.fleet, parts.policies, parts.request_classifier, parts.prefixes, first_tokens=parts.first_tokens
         )
-        self._ejector = Ejector(self.fleet, parts.policies.ejection, self._does_without)
+        self._ejector = Ejector(self.fleet, parts.policies.ejection, parts.params.probe_s, self._does_without)
         self._ramp = Ramp(self.fleet, parts.params.ramp_stage_s)
+        self._leaders = PromptLeaders(parts.params.leader_first, parts.params.max_fruitless_losses)
         self._use(parts)
         self._parts_for = parts_for
         self._requests: dict[str, Request] = {}
@@ -85,6 +87,7 @@ class Dispatcher:
             events.ReplicaReported: self._on_replica_reported,
             events.ReplicaStalled: self._on_replica_stalled,
             events.ReplicaUnstalled: self._on_replica_unstalled,
+            events.ProbeEnded: self._on_probe_ended,
             events.CacheChanged: self._on_cache_changed,
             events.LoadDue: self._coordinate,
             events.ThresholdsReceived: self._coordinate,
@@ -99,8 +102,9 @@ class Dispatcher:
         self._in_flight.use(
             policies, classifier, parts.prefixes, parts.first_tokens, shares_prompts=parts.shares_prompts
         )
-        self._ejector.use(policies.ejection)
+        self._ejector.use(policies.ejection, parts.params.probe_s)
         self._ramp.use(parts.params.ramp_stage_s)
+        self._leaders.use(parts.params.leader_first, parts.params.max_fruitless_losses)
         self.fleet.waiting_room_s = parts.params.waiting_room_s
         self._queues = Queues(policies, access, self.fleet, parts.first_tokens, shares_news=parts.shares_news)
         self.shares_news, self._shares_prompts = parts.shares_news, parts.shares_prompts
@@ -138,8 +142,8 @@ class Dispatcher:
 
     @property
     def num_waiting_requests(self) -> int:
-        """Requests that no replica has room for yet."""
-        return len(self._queues)
+        """Requests that no replica has room for yet, or that another one with their prompt goes before."""
+        return len(self._queues) + self._leaders.num_followers
 
     @property
     def num_open_requests(self) -> int:
@@ -155,7 +159,8 @@ class Dispatcher:
         """What is known of lanes, pools and queues: ``name``, ``name:lane``, ``name:pool``, or ``name:class:queue``."""
         of_parts = self.request_classifier.gauges(), self.access.gauges(), self._ejector.gauges()
         known = {name: value for each in (*of_parts, self._queues.gauges(now_s)) for name, value in each.items()}
-        return {**known, "shed_fraction": self.policies.shedding.shed_fraction(now_s)}
+        shed_fraction, followers = self.policies.shedding.shed_fraction(now_s), self._leaders.num_followers
+        return {**known, "shed_fraction": shed_fraction, "followers": float(followers)}
 
     def handle(self, event: events.Event, now_s: float) -> Effects:
         """Takes in one event.
@@ -173,6 +178,8 @@ class Dispatcher:
             PolicyMisbehaved: A balancer picked what was no candidate; nothing has been sent.
         """
         effects = self._handlers[type(event)](event, now_s)
+        if self._leaders.released:
+            effects = [*effects, *self._place_released(now_s)]
         if self._has_answered:
             self._has_answered = False
             if started := self._ask_again(now_s):
@@ -208,7 +215,12 @@ class Dispatcher:
 
     def _place(self, request: Request, now_s: float, otherwise: Reason) -> list[Effect]:
         """Enqueues the stage and lets the queue move, or refuses the request for ``otherwise``."""
+        turn = self._leaders.turn_of(request, now_s) if self._leaders.is_on else Turn.GOES
+        if turn is Turn.FOLLOWS:
+            return [*request.follow()]
         effects: list[Effect] = [*request.enqueue()]
+        if turn is Turn.CONDEMNED:
+            return [*effects, *self._give_up(request, Reason.REPLICA_LOST, now_s, may_retry=False)]
         if request.num_sent and (request.failed_replicas or self.fleet.has_gaps):
             effects += self._queues.replan(request, now_s)
         can_wait = self._queues.can_wait(request, now_s)
@@ -223,6 +235,16 @@ class Dispatcher:
             effects += self._give_up(request, otherwise, now_s)
         return effects
 
+    def _place_released(self, now_s: float) -> list[Effect]:
+        """Those that need not wait for another one with their prompt any longer, unless they are answered by now."""
+        effects: list[Effect] = []
+        while self._leaders.released:
+            request = self._leaders.released.popleft()
+            if request.state is RequestState.FOLLOWING:
+                effects += self._place(request, now_s, Reason.NO_REPLICA_AVAILABLE)
+                self._settle(request)
+        return effects
+
     def _send(self, request: Request, candidates: Candidates, now_s: float) -> Effects:
         attempt, effects = self._in_flight.send(request, candidates, now_s)
         return (*effects, *self._hedger.timers(request, attempt, now_s)) if self._hedger.is_on else effects
@@ -233,6 +255,8 @@ class Dispatcher:
         if attempt is None or attempt.state is not AttemptState.SENT:
             return NOTHING
         request = self._requests[attempt.request_id]
+        if self._leaders.is_on and self._leaders.is_suspect(request, now_s):
+            return NOTHING
         if target := self._hedger.target(request, attempt, now_s):
             return self._in_flight.send(request, target, now_s, tied_to=self._hedger.tied_to(attempt))[1]
         return (self._hedger.later(attempt, now_s),)
@@ -284,6 +308,8 @@ class Dispatcher:
         """The attempt wins its stage: its rivals are cancelled, and in the last stage its tokens are the answer."""
         before = request.answer
         effects = request.win(attempt, now_s)
+        if self._leaders.is_on:
+            self._leaders.get_further(request, now_s, is_complete=False)
         if request.erred_on:
             for replica_id in sorted(request.be_cleared(attempt)):
                 because_of = f"{attempt.attempt_id}/{replica_id}"
@@ -323,6 +349,8 @@ class Dispatcher:
         if request.is_last_stage:
             output_tokens += request.num_emitted
             was_truncated = request.answer is AnswerState.TRUNCATED
+            if self._leaders.is_on:
+                self._leaders.get_further(request, now_s, is_complete=True)
             self.request_classifier.answered(request.whole_request, output_tokens, was_truncated=was_truncated)
             effects += self._answer(request, Outcome(kind=OutcomeKind.COMPLETED), now_s, output_tokens)
         else:
@@ -403,7 +431,7 @@ class Dispatcher:
         if event.reason is Reason.REPLICA_LOST:
             request.avoid_too(attempt.replica_id)
             if event.was_taken and event.output_tokens < PROGRESS_TOKENS:
-                request.lose_with(attempt)
+                self._lose_with(request, attempt, now_s)
         elif event.reason is Reason.ENGINE_ERROR:
             request.err_on(attempt)
             because_of, for_s = attempt.attempt_id, self._params.quarantine_s
@@ -430,9 +458,16 @@ class Dispatcher:
     def _repeat(self, request: Request, attempt: Attempt, event: events.AttemptFailed, now_s: float) -> Effects:
         """Now, after a while, or not at all."""
         decision = self._recovery.decide(request, attempt, event.reason, now_s)
+        if not request.is_answering and self._leaders.is_condemned(request, now_s):
+            decision = GiveUp(may_retry=False)
         if isinstance(decision, GiveUp):
             return self._give_up(request, event.reason, now_s, may_retry=decision.may_retry)
         return self._prepare(request, attempt, event, decision, now_s)
+
+    def _lose_with(self, request: Request, attempt: Attempt, now_s: float) -> None:
+        """Its replica was lost or stands still, and may have died of the request, or of its prompt whoever has it."""
+        request.lose_with(attempt)
+        self._leaders.strike(request, attempt, now_s)
 
     def _prepare(
         self, request: Request, attempt: Attempt, event: events.AttemptFailed, decision: Again, now_s: float
@@ -514,7 +549,7 @@ class Dispatcher:
             request = self._requests[attempt.request_id]
             reason = request.held_up_by(attempt, event.replica_id)
             if reason is Reason.REPLICA_LOST and attempt.state in WITHOUT_TOKEN:
-                request.lose_with(attempt)
+                self._lose_with(request, attempt, now_s)
             decision = None if reason is None else self._recovery.decide(request, attempt, reason, now_s)
             if reason is not None and isinstance(decision, Again):
                 effects.append(attempt.stall(reason, decision))
@@ -526,6 +561,10 @@ class Dispatcher:
     def _on_replica_unstalled(self, event: events.ReplicaUnstalled, now_s: float) -> Effects:
         readmitted = self._ejector.unstall(event.replica_id)
         return [*readmitted, *self._drain_all(Role, now_s)] if readmitted else NOTHING
+
+    def _on_probe_ended(self, event: events.ProbeEnded, now_s: float) -> Effects:
+        ended = self._ejector.probe_ended(event.probe_id, now_s, is_well=event.is_well)
+        return [*ended, *self._drain_all(Role, now_s)] if ended else NOTHING
 
     def _on_cache_changed(self, event: events.CacheChanged, now_s: float) -> Effects:
         self._take_in(event.change)
@@ -616,6 +655,8 @@ class Dispatcher:
         if request.state is RequestState.WAITING:
             self._queues.remove(request)
         self._has_answered = True
+        if self._leaders.is_on:
+            self._leaders.leave(request)
         effects: list[Effect] = [*request.be_answered()]
         for attempt in request.open_attempts.values():
             effects += attempt.cancel()

@@ -93,8 +93,8 @@ class EjectAfterErrors(Undemanding):
     """Ejects a replica for ten seconds after each engine error; each attempt that completes there allows one more.
 
     Args:
-        what: ``slowly``; ``in full``, without a bound on those that are back; or how an answer is wrong: ``stranger``,
-            ``for ever``, ``no attempts``.
+        what: ``slowly``; ``in full``, without a bound on those that are back; ``for tokens``, as if it were slow; or
+            how an answer is wrong: ``stranger``, ``for ever``, ``no attempts``.
     """
 
     consumes: ClassVar[frozenset[type[Signal]]] = frozenset({Failed, Completed})
@@ -105,6 +105,7 @@ class EjectAfterErrors(Undemanding):
             "for ever": {"for_s": math.inf},
             "no attempts": {"attempts_then": 0},
             "in full": {"attempts_then": UNLIMITED_ATTEMPTS},
+            "for tokens": {"reason": EjectionReason.TOKENS},
         }
         self._changes = wrong.get(what, {})
         self._is_slow = what == "slowly"

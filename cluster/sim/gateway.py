@@ -29,6 +29,7 @@ from routing.dispatcher import Dispatcher
 from routing.lanes.access import LaneAccess
 from routing.request.effects import (
     Cancel,
+    CancelProbe,
     CancelTimer,
     Commit,
     Degraded,
@@ -36,6 +37,7 @@ from routing.request.effects import (
     Outcome,
     OutcomeKind,
     Placement,
+    Probe,
     PushLoad,
     Record,
     ReleaseKv,
@@ -57,6 +59,7 @@ from routing.request.events import (
     FirstTokenReceived,
     LaneLengthExceeded,
     NewsReceived,
+    ProbeEnded,
     Reconfigured,
     TimerFired,
 )
@@ -65,6 +68,7 @@ from routing.sizing.geometry import ServiceRates
 
 BROKEN = Outcome(kind=OutcomeKind.FAILED)
 """Of a request whose gateway has died: nobody gives a reason."""
+PROBE_TOKENS = 16
 _Way = tuple[str, bool]
 """A replica, and whether to it or from it."""
 
@@ -201,6 +205,7 @@ class SimGateway:
         on_ejection: Called with each replica that is ejected, and when.
         on_event: Called with every event that the dispatcher was told, and its effects.
         clock: What its dispatcher goes by; all else here goes by the run's time.
+        name: What its own requests are called by at replicas.
     """
 
     def __init__(
@@ -215,9 +220,9 @@ class SimGateway:
         on_ejection: Callable[[Ejection, float], None],
         on_event: Callable[[float, Event, Any], None] | None = None,
         clock: ClockSkew = NO_SKEW,
+        name: str = "gateway",
     ) -> None:
-        self._dispatcher = dispatcher
-        self._skew = clock
+        self._name, self._dispatcher, self._skew = name, dispatcher, clock
         self._replicas = replicas
         self._network_delay_s = fleet.network_delay_s
         self._detection_delay_s = fleet.detection_delay_s
@@ -231,15 +236,14 @@ class SimGateway:
         self._num_streams = 0
         self.is_dead = False
         self._events = events
-        self._on_answer = on_answer
-        self._on_load = on_load
+        self._on_answer, self._on_load = on_answer, on_load
+        self._on_ejection, self._on_event = on_ejection, on_event
         self._unshared = UnsharedNews()
-        self._on_ejection = on_ejection
-        self._on_event = on_event
         self._now_s = 0.0
         self._clock = lambda: self._now_s
         self._requests: dict[str, SimOpenRequest] = {}
         self._attempts: dict[str, tuple[SimAttempt, SimReplica]] = {}
+        self._probes: dict[str, SimReplica] = {}
         self._timers: dict[str, int] = {}
         self._cancelled: list[tuple[Sequence, float]] = []
         self._carry_out = self._interpreters()
@@ -250,6 +254,8 @@ class SimGateway:
             Send: self._send,
             Cancel: self._cancel,
             ReleaseKv: self._release_kv,
+            Probe: self._probe,
+            CancelProbe: self._cancel_probe,
             Truncate: self._truncate,
             Commit: self._commit,
             SetTimer: self._set_timer,
@@ -291,6 +297,7 @@ class SimGateway:
         return {
             "requests": len(self._requests),
             "attempts": len(self._attempts),
+            "probes": len(self._probes),
             "timers": len(self._timers),
             "requests in its dispatcher": self._dispatcher.num_open_requests,
             "slots in its dispatcher": self._dispatcher.fleet.num_ongoing_requests,
@@ -353,7 +360,7 @@ class SimGateway:
         broken = [*self._requests.values(), *(self._opened(each, now_s) for each in self._arriving.values())]
         for opened in broken:
             opened.output_tokens = self._num_given(opened, now_s)
-        for kept in (self._requests, self._arriving, self._attempts, self._timers):
+        for kept in (self._requests, self._arriving, self._attempts, self._probes, self._timers):
             kept.clear()
         self._missed.clear()
         self._unshared, self._processor, self._num_streams = UnsharedNews(), GatewayProcessor(self._fleet), 0
@@ -445,6 +452,7 @@ class SimGateway:
             retry_count=request.retry_count,
             prefix_blocks=request.prompt_content,
             prefix_block_tokens=request.content_unit_tokens,
+            prompt_id=request.prompt_id,
             adapter=request.adapter,
         )
         self.handle(Arrived(request=view), now_s)
@@ -566,6 +574,50 @@ class SimGateway:
         if not self._link.is_cut(effect.replica_id):
             at_s = self._link.arrival_s(now_s, effect.replica_id, is_to_replica=True) + self._network_delay_s
             self._events.push(at_s, Rank.TO_REPLICA, holder.tell, Abort(effect.kv_from))
+
+    def _probe(self, effect: Probe, now_s: float) -> None:
+        attempt_id = f"{self._name}/{effect.probe_id}"
+        request = PlannedRequest(
+            request_id=attempt_id,
+            logical_request=-1,
+            scheduled_s=now_s,
+            prompt_tokens=PROBE_TOKENS,
+            output_tokens=1,
+            max_output_tokens=1,
+            timeout_s=math.inf,
+        )
+        send = Send(
+            attempt_id=attempt_id,
+            request_id=attempt_id,
+            stage=Role.UNIFIED,
+            replica_id=effect.replica_id,
+            pool=effect.pool,
+            prefill_tokens=0,
+            kv_tokens=0,
+            kv_from=None,
+        )
+        replica = self._probes[attempt_id] = self._replicas[effect.replica_id]
+        if not self._link.is_cut(replica.replica_id):
+            at_s = self._link.arrival_s(now_s, replica.replica_id, is_to_replica=True)
+            self._events.push(at_s, Rank.TO_REPLICA, replica.receive, SimAttempt(send, request, self._reply_to_probe))
+
+    def _reply_to_probe(self, at_s: float, event: AttemptEvent | CacheChanged) -> None:
+        """Its end alone counts."""
+        if isinstance(event, AttemptFinished | AttemptFailed) and event.attempt_id in self._probes:
+            self._carry_back(at_s, self._probes[event.attempt_id].replica_id, self._receive_from_probe, event)
+
+    def _receive_from_probe(self, now_s: float, event: AttemptFinished | AttemptFailed) -> None:
+        if now_s < self._paused_until_s:
+            self._put_off(self._receive_from_probe, event)
+        elif self._probes.pop(event.attempt_id, None) is not None:
+            probe_id = event.attempt_id.removeprefix(f"{self._name}/")
+            self.handle(ProbeEnded(probe_id=probe_id, is_well=type(event) is AttemptFinished), now_s)
+
+    def _cancel_probe(self, effect: CancelProbe, now_s: float) -> None:
+        attempt_id = f"{self._name}/{effect.probe_id}"
+        if (replica := self._probes.pop(attempt_id, None)) is not None:
+            at_s = self._link.arrival_s(now_s, replica.replica_id, is_to_replica=True)
+            self._events.push(at_s, Rank.TO_REPLICA, replica.cancel, attempt_id)
 
     def _end_cancelled(self, now_s: float, ended: AttemptFailed) -> None:
         opened = self._requests.get(ended.attempt_id.rpartition(".")[0])

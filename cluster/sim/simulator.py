@@ -400,6 +400,7 @@ class _Simulation:
             on_ejection=self._recorder.add_ejection,
             on_event=None if on_event is None else listen,
             clock=self._fleet.clock_of(rank),
+            name=f"gateway-{rank}",
         )
         self._coordinator.attend(gateway, streams.stream("ledger"))
         return gateway

@@ -77,6 +77,12 @@ class PlannedRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.kv_content[: self.prompt_tokens // self.content_unit_tokens] if self.content else ()
 
     @property
+    def prompt_id(self) -> int:
+        """Stands for the prompt: equal numbers mean equal text, as far as its units tell, or an equal body."""
+        units = self.prompt_content
+        return (units[-1] if units else self.body) * 1_000_003 + self.prompt_tokens
+
+    @property
     def kv_content(self) -> tuple[int, ...]:
         """Identity of the KV of its text: with another adapter it is another."""
         if not self.adapter or not self.content:

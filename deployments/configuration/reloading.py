@@ -17,7 +17,9 @@ GATEWAY = "gateway"
 LIMITS = (
     "max_attempts",
     "max_fruitless_losses",
+    "leader_first",
     "quarantine_s",
+    "probe_s",
     "prefill_window_tokens",
     "ramp_stage_s",
     "waiting_room_s",

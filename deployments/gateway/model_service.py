@@ -61,9 +61,9 @@ from policies.views import RequestView
 from routing.assembly import build_dispatcher
 from routing.breakers.breaker import PolicyFailure
 from routing.breakers.breakers import Breakers
-from routing.config.spec import NO_TRACKER, DispatcherSpec
+from routing.config.spec import NO_TRACKER, DispatcherSpec, LeaderFirst
 from routing.dispatcher import Dispatcher
-from routing.prefixes.block_hashes import block_hashes
+from routing.prefixes.block_hashes import block_hashes, prompt_id
 from routing.request.effects import Outcome, OutcomeKind
 from routing.sizing.prompt_ngrams import hashed_ngrams
 
@@ -480,6 +480,7 @@ class ModelService:
         )
         block_tokens, ngrams = self._block_tokens(), self.host.wants_ngrams
         prefix_blocks = block_hashes(token_ids, block_tokens, adapter, terms.cache_salt) if block_tokens else ()
+        is_led = self.config.gateway.leader_first is not LeaderFirst.NEVER
         is_begun = engine_request.answered_tokens > 0
         cache_entry = NO_CACHE_ENTRY if is_begun else self._cache.look_up(terms.tenant, engine_request)
         view = RequestView(
@@ -496,6 +497,7 @@ class ModelService:
             retry_count=terms.retry_count,
             prefix_blocks=prefix_blocks,
             prefix_block_tokens=block_tokens,
+            prompt_id=prompt_id(token_ids, prefix_blocks, block_tokens, adapter, terms.cache_salt) if is_led else 0,
             prompt_ngrams=hashed_ngrams(token_ids, ngrams.num_buckets, ngrams.limit) if ngrams else (),
             is_resumable=sampling.is_resumable,
             has_cached_answer=cache_entry.has_answer,

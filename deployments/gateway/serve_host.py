@@ -21,15 +21,17 @@ from deployments.coordination.news_client import NewsClient
 from deployments.data_plane.connections import NoConnections
 from deployments.gateway.open_request import ServeOpenRequest
 from deployments.gateway.response_cache import NO_CACHE_ENTRY, CacheEntry
-from deployments.gateway.running_attempt import AttemptEnd, RunningAttempt
-from deployments.telemetry.metrics import CanaryResult, GatewayMetrics
+from deployments.gateway.running_attempt import AttemptEnd, Order, RunningAttempt
+from deployments.gateway.watches.probe_call import ProbeCall
+from deployments.telemetry.metrics import CanaryResult, GatewayMetrics, ProbeResult
 from deployments.telemetry.refusals import RecentRefusals
 from deployments.wire import inner_hop
-from deployments.wire.attempt_call import NO_KEEPING, AnswerKeeping
+from deployments.wire.attempt_call import NO_KEEPING, AnswerKeeping, AttemptOrder
 from deployments.wire.fleet_registry import SeenReplica
 from deployments.wire.handle_calls import HandleCaller
 from deployments.wire.seen_fleet import SeenFleet, in_service
 from engines.contract import EngineRequest
+from engines.probe_request import probe_request
 from policies.decisions import LOAD_REASONS, Reason
 from policies.views import RequestView, Role
 from routing.config.parts import reconfigured
@@ -37,6 +39,7 @@ from routing.config.spec import DispatcherSpec
 from routing.dispatcher import Dispatcher
 from routing.request.effects import (
     Cancel,
+    CancelProbe,
     CancelTimer,
     Classification,
     ClientRetry,
@@ -47,6 +50,7 @@ from routing.request.effects import (
     OutcomeKind,
     Placement,
     Preemption,
+    Probe,
     PushLoad,
     Race,
     Record,
@@ -71,6 +75,7 @@ from routing.request.events import (
     ClientGone,
     Event,
     FleetChanged,
+    ProbeEnded,
     ReplicaReported,
     ReplicaStalled,
     ReplicaUnstalled,
@@ -118,6 +123,7 @@ class ServeHost:
         seen: SeenFleet | None = None,
     ) -> None:
         self._dispatcher = dispatcher
+        self._gateway = gateway
         self._pool_roles = pool_roles
         self._clock = clock
         self._metrics = metrics
@@ -130,6 +136,7 @@ class ServeHost:
         self._lanes = {lane.name: lane for lane in dispatcher.access.lanes}
         self._requests: dict[str, ServeOpenRequest] = {}
         self._attempts: dict[str, RunningAttempt] = {}
+        self._probes: dict[str, tuple[str, ProbeCall]] = {}
         self._cancelled_at_s: dict[str, float] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._carry_out = self._interpreters()
@@ -164,6 +171,8 @@ class ServeHost:
             Send: self._send,
             Cancel: self._cancel,
             ReleaseKv: self._release_kv,
+            Probe: self._probe,
+            CancelProbe: self._cancel_probe,
             Truncate: self._cancel,
             Commit: self._commit,
             SetTimer: self._set_timer,
@@ -345,11 +354,16 @@ class ServeHost:
 
     # -- effects ------------------------------------------------------------------------------------------------------
 
+    def _way_to(self, replica_id: str, pool: str, stage: Role) -> Order:
+        """What has a replica run an attempt: its connection, or else Serve's handle."""
+        connection = self._connections.to(replica_id)
+        if connection is not None:
+            return connection.call
+        deployment = self._seen.deployment_of(replica_id, pool)
+        return partial(self._callers[deployment, stage].call, target=replica_id)
+
     def _send(self, effect: Send) -> None:
-        connection = self._connections.to(effect.replica_id)
-        deployment = self._seen.deployment_of(effect.replica_id, effect.pool)
-        handle = partial(self._callers[deployment, effect.stage].call, target=effect.replica_id)
-        order = handle if connection is None else connection.call
+        order = self._way_to(effect.replica_id, effect.pool, effect.stage)
         attempt = RunningAttempt(self, effect, self._requests[effect.request_id], order)
         self._attempts[effect.attempt_id] = attempt
         first = None if effect.tied_to is None else self._attempts.get(effect.tied_to)
@@ -357,7 +371,7 @@ class ServeHost:
             attempt.start()
         else:
             attempt.start_tied(partial(self._tied_request_of, first))
-        if connection is not None:
+        if self._connections.to(effect.replica_id) is not None:
             attempt.place()
 
     async def _tied_request_of(self, first: RunningAttempt) -> tuple[str, str] | None:
@@ -386,6 +400,28 @@ class ServeHost:
         connection = self._connections.to(effect.replica_id)
         if connection is not None:
             connection.release(self._requests[effect.request_id].handles[effect.kv_from])
+
+    def _probe(self, effect: Probe) -> None:
+        """The replica may be gone by now, and its answer comes in a later turn then, too."""
+        metadata = next(
+            (each.metadata for each in self._seen.by_pool[effect.pool] if each.replica_id == effect.replica_id), {}
+        )
+        request = probe_request(f"{self._gateway}/{effect.probe_id}", metadata.get("pooling_tasks", ()))
+        order = AttemptOrder(request.request_id, Role.UNIFIED, inner_hop.encode(request))
+        probe = ProbeCall(partial(self._end_probe, effect.probe_id))
+        self._probes[effect.probe_id] = effect.pool, probe
+        probe.start(self._way_to(effect.replica_id, effect.pool, Role.UNIFIED), order)
+
+    def _end_probe(self, probe_id: str, is_well: bool) -> None:
+        pool, _ = self._probes.pop(probe_id)
+        self._metrics.count_probe(pool, ProbeResult.WELL if is_well else ProbeResult.FAILED)
+        self.handle(ProbeEnded(probe_id=probe_id, is_well=is_well))
+
+    def _cancel_probe(self, effect: CancelProbe) -> None:
+        if begun := self._probes.pop(effect.probe_id, None):
+            pool, probe = begun
+            probe.stop()
+            self._metrics.count_probe(pool, ProbeResult.CANCELLED)
 
     def _commit(self, effect: Commit) -> None:
         opened = self._requests[effect.request_id]

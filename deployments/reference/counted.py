@@ -12,7 +12,7 @@ from deployments.export.exports import GatewayCounts
 from deployments.telemetry.aggregation import page_of
 from deployments.telemetry.answer_metrics import Answered
 from deployments.telemetry.collectors import LANE_GAUGES, LENGTH_GAUGES, POOL_GAUGES, QUEUE_GAUGES, REPLICA_GAUGES
-from deployments.telemetry.metrics import CanaryResult, GatewayMetrics
+from deployments.telemetry.metrics import CanaryResult, GatewayMetrics, ProbeResult
 from deployments.telemetry.service_metrics import ServiceMetrics
 from deployments.telemetry.work.work_meter import AttemptWork
 from deployments.telemetry.work.work_spread import MIN_VALUES, WINDOW_S
@@ -141,5 +141,6 @@ def _count_decisions(metrics: GatewayMetrics) -> None:
     )
     ejection = Ejection(replica_id="a", pool="decode", reason=EjectionReason.FAILURES, until_s=1.0)
     metrics.count_ejection(ejection)
+    metrics.count_probe("decode", ProbeResult.WELL)
     metrics.count_canary_ejection(ejection)
     metrics.count_canary_attempt(CanaryResult.FINISHED)

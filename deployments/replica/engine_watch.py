@@ -6,13 +6,13 @@ import logging
 from collections.abc import Callable
 
 from cluster.clock import Clock
-from engines.contract import NO_POOLING, ONE_STEP, Engine, EngineRequest, Pooling
+from engines.contract import Engine
+from engines.probe_request import probe_request
 from engines.vllm.liveness import StallDetector
 from policies.errors import ServingError
 
 LOGGER = logging.getLogger("ray.serve")
 BEAT_EVERY_S = 0.5
-PROBE_TOKENS = 8
 
 
 class EngineWatch:
@@ -58,15 +58,8 @@ class EngineWatch:
 
     async def _ask(self, request_id: str) -> None:
         engine = self._engine()
-        tasks = engine.info.pooling_tasks
-        request = EngineRequest(
-            request_id=request_id,
-            prompt_token_ids=[1 + position % 7 for position in range(PROBE_TOKENS)],
-            sampling=ONE_STEP,
-            pooling=Pooling(tasks[0]) if tasks else NO_POOLING,
-        )
         try:
-            async for _ in engine.generate(request):
+            async for _ in engine.generate(probe_request(request_id, engine.info.pooling_tasks)):
                 pass
         except ServingError as error:
             LOGGER.warning("a probe of the engine has failed: %s", error)

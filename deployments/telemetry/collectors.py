@@ -32,6 +32,7 @@ LANE_GAUGES = {
     "lane_demotions_total": "Requests whose answers exceeded the lane's length.",
     "lane_border_tokens": "Shortest prompt of the lane, where borders adapt.",
     "shed_fraction": "Part of the work that is shed now, 0 to 1.",
+    "followers": "Requests that wait, in no queue, until another one with their prompt has got further.",
     "lanes_on": "1 unless the guard has turned lanes off where prompts are computed, else 0.",
     "prompt_drift": "Jensen-Shannon distance of the last prompts' lengths to those that borders were set for, 0 to 1.",
 }

@@ -93,6 +93,12 @@ _COUNTERS: Mapping[str, tuple[str, ...]] = {
         "pool",
         "reason",
     ),
+    "probes": (
+        "Small requests of the gateway's own to replicas whose engines had failed: well, failed, or cancelled, because "
+        "they took too long or nobody else was left.",
+        "pool",
+        "result",
+    ),
     "lane_slo": (
         "Requests by whether they came within their lane's SLO, ttft or tpot; refused and failed ones did not.",
         "lane",
@@ -127,6 +133,14 @@ _COUNTERS: Mapping[str, tuple[str, ...]] = {
     ),
 }
 """Names between ``spillway_`` and ``_total``, what is counted, and by which labels."""
+
+
+class ProbeResult(StrEnum):
+    """What has come of a probe; closed, because the value is a metric label."""
+
+    WELL = "well"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
 
 
 class CanaryResult(StrEnum):
@@ -167,7 +181,7 @@ class GatewayMetrics:
             for name, (counted, *labels) in _COUNTERS.items()
         }
         self._attempts, self._adapter_placements = counters["attempts"], counters["adapter_placements"]
-        self._preemptions = counters["preemptions"]
+        self._probes, self._preemptions = counters["probes"], counters["preemptions"]
         self._races = counters["hedge_races"]
         self._superseded_tokens = counters["superseded_prompt_tokens"]
         self._retries = counters["retries"]
@@ -318,6 +332,10 @@ class GatewayMetrics:
     def count_ejection(self, ejection: Ejection) -> None:
         """One replica gets nothing for a while."""
         self._ejections.labels(ejection.pool, ejection.reason.value).inc()
+
+    def count_probe(self, pool: str, result: ProbeResult) -> None:
+        """One probe is over."""
+        self._probes.labels(pool, result.value).inc()
 
     def count_canary_attempt(self, result: CanaryResult) -> None:
         """One attempt of a canary's has ended, or was beaten."""

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
+from msgspec.structs import replace
+
 from cluster.seeds import Seeds
 from cluster.sim.simulator import simulate
 from cluster.sim.traffic import Arrival, PlannedRequest
@@ -18,6 +20,8 @@ from routing.request.effects import Outcome
 LATEST_S = 100_000.0
 """In virtual time: whatever has not ended by then never does."""
 POISON_DOWN_S = 1.0
+MOST_CHOICES = 4
+"""Requests with one prompt that come together."""
 PREFIXES = 12
 UNIT_TOKENS = 16
 
@@ -57,9 +61,10 @@ class _Users:
         while number < self._script.num_requests:
             at_s += rng.expovariate(self._script.rate_per_s)
             while poison and poison[0] <= at_s and number < self._script.num_requests:
-                yield Arrival(at_s, self._request(number, at_s, rng, kills_for_s=POISON_DOWN_S))
+                for request in self._fan_out(number, at_s, rng):
+                    yield Arrival(at_s, request)
+                    number += 1
                 poison.pop(0)
-                number += 1
             if number < self._script.num_requests:
                 yield Arrival(at_s, self._request(number, at_s, rng))
                 number += 1
@@ -69,6 +74,12 @@ class _Users:
             return ()
         pause_s = self._retries.pause_s(request, outcome, 0.5)
         return (Arrival(now_s + pause_s, self._retries.repeated(request)),)
+
+    def _fan_out(self, number: int, at_s: float, rng: Random) -> Sequence[PlannedRequest]:
+        """Requests with one prompt, which kills replicas."""
+        first = self._request(number, at_s, rng, kills_for_s=POISON_DOWN_S)
+        numbers = range(number, min(number + rng.randint(1, MOST_CHOICES), self._script.num_requests))
+        return [replace(first, request_id=request_id(each, 0), logical_request=each) for each in numbers]
 
     def _request(self, number: int, at_s: float, rng: Random, kills_for_s: float = 0.0) -> PlannedRequest:
         prompt_tokens = int(rng.choice((20, 200, 1_000)) * (0.5 + rng.random())) if rng.random() < 0.95 else 6_000

@@ -26,7 +26,7 @@ from engines.faults import FaultKind
 from engines.model.profile import EngineProfile, load_profile
 from policies.catalog import PolicyChoice, PolicySpec
 from policies.views import Role
-from routing.config.spec import DispatcherParams, DispatcherSpec
+from routing.config.spec import DispatcherParams, DispatcherSpec, LeaderFirst
 from routing.intake.slos import Slo, Slos
 
 NAMES: Mapping[str, Sequence[str]] = {
@@ -89,6 +89,7 @@ class FaultScript(msgspec.Struct, frozen=True, kw_only=True):
         max_requests: What a client sends for a logical request at the most.
         faults: What goes wrong.
         clocks: Of the gateways; none: they all show the run's time.
+        leader_first: When requests with one prompt go one at a time.
     """
 
     seed: int
@@ -101,6 +102,7 @@ class FaultScript(msgspec.Struct, frozen=True, kw_only=True):
     max_requests: int
     faults: tuple[DrawnFault, ...]
     clocks: tuple[ClockSkew, ...] = ()
+    leader_first: LeaderFirst = LeaderFirst.SUSPECT
 
     @property
     def sides(self) -> Sequence[Role]:
@@ -136,7 +138,7 @@ class FaultScript(msgspec.Struct, frozen=True, kw_only=True):
             prefixes=PolicyChoice(name="block_hash"),
             rates=fleet.rates,
             kv_lease_s=KV_LEASE_S,
-            params=DispatcherParams(waiting_room_s=15.0),
+            params=DispatcherParams(waiting_room_s=15.0, leader_first=self.leader_first),
             num_gateways=self.num_gateways,
             has_load_coordinator=self.num_gateways > 1,
         )
@@ -148,7 +150,7 @@ class FaultScript(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def poison_at_s(self) -> Sequence[float]:
-        """When requests come that kill their replicas."""
+        """When prompts come that kill their replicas, with one request each or with several."""
         return [each.at_s for each in self.faults if each.kind == "poison"]
 
     def _fault(self, drawn: DrawnFault) -> AnyFault:
@@ -199,7 +201,8 @@ def draw(seed: int, num_requests: int) -> FaultScript:
     faults = sorted(
         (_draw_fault(rng, script, rng.choice(kinds)) for _ in range(num_faults)), key=lambda each: each.at_s
     )
-    return msgspec.structs.replace(script, faults=tuple(faults), clocks=_draw_clocks(rng, num_gateways))
+    clocks, leader_first = _draw_clocks(rng, num_gateways), rng.choice(list(LeaderFirst))
+    return msgspec.structs.replace(script, faults=tuple(faults), clocks=clocks, leader_first=leader_first)
 
 
 def _draw_policies(rng: Random) -> dict[str, str]:

@@ -6,6 +6,7 @@ import msgspec
 
 from loadtests.fault_simulation.fault_script import FaultScript
 from policies.catalog import PolicySpec
+from routing.config.spec import LeaderFirst
 
 Fails = Callable[[FaultScript], bool]
 MOST_RUNS = 150
@@ -61,9 +62,11 @@ def _with_fewer_faults(script: FaultScript, fails: Fails) -> FaultScript:
 
 
 def _simpler(script: FaultScript) -> Iterator[FaultScript]:
-    """The script with clocks that agree, and with one of its policies as it is by default, each in turn."""
+    """The script with clocks that agree, and with one of its policies and limits as it is by default, each in turn."""
     if script.clocks:
         yield msgspec.structs.replace(script, clocks=())
+    if script.leader_first is not LeaderFirst.SUSPECT:
+        yield msgspec.structs.replace(script, leader_first=LeaderFirst.SUSPECT)
     for question, name in script.policies.items():
         default = getattr(PolicySpec(), question).name
         if name != default:

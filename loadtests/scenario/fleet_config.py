@@ -15,7 +15,7 @@ from engines.model.profile import EngineProfile
 from loadtests.schema.reading import ForDataclass, Located, Strict
 from policies.errors import ConfigError
 from policies.views import Role
-from routing.config.spec import DispatcherParams
+from routing.config.spec import DispatcherParams, LeaderFirst
 
 
 class SpeculativeConfig(Strict):
@@ -160,7 +160,9 @@ class DispatcherConfig(ForDataclass):
 
     max_attempts: int = Field(default=4, ge=2, le=16)
     max_fruitless_losses: int = Field(default=2, ge=1, le=16)
+    leader_first: LeaderFirst = LeaderFirst.SUSPECT
     quarantine_s: float = Field(default=5.0, gt=0, le=86_400)
+    probe_s: float = Field(default=2.0, ge=0, le=3_600)
     retry_after_s: float = Field(default=2.0, gt=0, le=86_400)
     prefill_window_tokens: int = Field(default=0, ge=0)
     ramp_stage_s: float = Field(default=0.5, ge=0, le=3_600)

@@ -12,6 +12,7 @@ from loadtests.scenario.fields import yaml_value
 from loadtests.scenario.fleet_config import PoolConfig
 from loadtests.schema.reading import Strict
 from policies.errors import ConfigError
+from routing.config.spec import LeaderFirst
 
 QUESTIONS = (
     "planning",
@@ -68,12 +69,14 @@ class Baseline(PolicyChanges):
         num_gateways: In place of the fleet's.
         kv_events: Likewise.
         prefill_window_tokens: In place of the dispatchers'.
+        leader_first: Likewise.
     """
 
     pools: tuple[PoolConfig, ...] | None = None
     num_gateways: int | None = Field(default=None, ge=1, le=1024)
     kv_events: bool | None = None
     prefill_window_tokens: int | None = Field(default=None, ge=0)
+    leader_first: LeaderFirst | None = None
 
 
 def policy_setting(text: str) -> tuple[str, Any]:

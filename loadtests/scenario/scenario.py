@@ -110,10 +110,9 @@ class Scenario(Experiment):
         return self.fleet.model_copy(update={name: value for name, value in changes.items() if value is not None})
 
     def _limits_of(self, variant: str) -> DispatcherParams:
-        window_tokens = self.baselines.get(variant, Baseline()).prefill_window_tokens
-        return (
-            self.dispatcher if window_tokens is None else replace(self.dispatcher, prefill_window_tokens=window_tokens)
-        )
+        baseline = self.baselines.get(variant, Baseline())
+        changes = {name: getattr(baseline, name) for name in ("prefill_window_tokens", "leader_first")}
+        return replace(self.dispatcher, **{name: value for name, value in changes.items() if value is not None})
 
     def dispatcher_spec(self, variant: str) -> DispatcherSpec:
         """A variant's dispatchers as the simulator takes them."""

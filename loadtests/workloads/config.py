@@ -174,6 +174,7 @@ class TrafficClassConfig(ForDataclass):
     length_correlation: float = 0.0
     adapters: Annotated[Adapters, Located()] | None = None
     kills_for_s: float = Field(default=0.0, ge=0, le=86_400)
+    choices: int = Field(default=1, ge=1, le=1_024)
 
 
 class TraceConfig(ForDataclass):

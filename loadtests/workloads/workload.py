@@ -6,7 +6,7 @@ The plan depends on the workload and the seed alone, never on how a request went
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import chain, repeat
+from itertools import chain, count, repeat
 from math import inf
 from typing import NamedTuple, Protocol, Self
 
@@ -24,6 +24,7 @@ from loadtests.schema.ranges import (
 )
 from loadtests.workloads.agents import Agents, draw_tasks
 from loadtests.workloads.arrivals import LEAST_PER_S, ArrivalProcess, Poisson
+from loadtests.workloads.content import key_of, unit_ids
 from loadtests.workloads.lengths import Lengths, Limit, correlated, limits_of, require_limit
 from loadtests.workloads.sessions import Conversation, Sessions, draw_sessions
 from loadtests.workloads.streams import ClassStreams
@@ -31,6 +32,8 @@ from policies.views import Priority
 
 EVENLY = (np.arange(1000) + 0.5) / 1000
 """Probabilities over which a mean is taken."""
+CONTENT_UNIT_TOKENS = 64
+"""Tokens in a unit of the prompts that choices share."""
 LogicalRequest = tuple[float, int, int, tuple[int, int], float, tuple[int, ...], int, Conversation | None]
 """(when, traffic class, prompt tokens, (output tokens, limit on them), timeout, content, content unit, conversation).
 
@@ -134,10 +137,11 @@ class TrafficClass:
         adapters: LoRA adapters that they ask for; ``None``: none.
         kills_for_s: A replica that has computed a prompt of theirs dies of it, and its place stays empty for so long.
             0: nobody does.
+        choices: Answers to its prompt that each arrival asks for at once: so many requests with one prompt.
 
     Raises:
         ConfigError: The name is empty, a duration is not above 0, the limit is another word than ``"exact"``, or there
-            are both sessions and agents.
+            are two of sessions, agents and several choices.
     """
 
     name: str
@@ -155,6 +159,7 @@ class TrafficClass:
     length_correlation: float = 0.0
     adapters: Adapters | None = None
     kills_for_s: float = 0.0
+    choices: int = 1
 
     def __post_init__(self) -> None:
         require(self.name != "", "name", self.name, "a word that is not empty")
@@ -164,6 +169,9 @@ class TrafficClass:
         require_not_negative("from_s", self.from_s)
         require(self.for_s > 0, "for_s", self.for_s, "a number above 0")
         require(self.sessions is None or self.agents is None, "agents", self.agents, "nothing: the class has sessions")
+        require_at_least("choices", self.choices, 1)
+        is_alone = self.sessions is None and self.agents is None
+        require(self.choices == 1 or is_alone, "choices", self.choices, "1: the class has conversations")
 
     def scaled(self, factor: float) -> Self:
         return replace(self, arrivals=self.arrivals.scaled(factor))
@@ -180,7 +188,7 @@ class TrafficClass:
         if self.agents is not None:
             steps, calls = (float(each.turns(EVENLY).mean()) for each in (self.agents.steps, self.agents.calls))
             return 1.0 + (steps - 1.0) * calls
-        return 1.0 if self.sessions is None else float(self.sessions.turns.turns(EVENLY).mean())
+        return float(self.choices) if self.sessions is None else float(self.sessions.turns.turns(EVENLY).mean())
 
     def _arrivals_per_s(self, until_s: float) -> float:
         lasts_s = min(self.for_s, max(0.0, until_s - self.from_s))
@@ -193,11 +201,26 @@ class TrafficClass:
             self.prompt_tokens.tokens(block).tolist() for block in streams.uniforms("prompt_tokens")
         )
         answers = chain.from_iterable(self._answers(streams))
+        if self.choices > 1:
+            return self._fan_outs(times_s, index, prompts, answers)
         conversations = self._conversations(streams, prompts, answers)
         if conversations is None:
             alone = repeat(()), repeat(0), repeat(None)
             return zip(times_s, repeat(index), prompts, answers, repeat(self.timeout_s), *alone, strict=False)
         return (self._begin(at_s, index, each) for at_s, each in zip(times_s, conversations, strict=False))
+
+    def _fan_outs(
+        self, times_s: Iterator[float], index: int, prompts: Iterator[int], answers: Iterator[tuple[int, int]]
+    ) -> Iterator[LogicalRequest]:
+        """Requests side by side with one prompt, and each with an answer of its own."""
+        for number, at_s, prompt_tokens in zip(count(), times_s, prompts, strict=False):
+            num_units = prompt_tokens // CONTENT_UNIT_TOKENS
+            prompt = unit_ids(key_of(self.name, number), 0, num_units)
+            for choice in range(self.choices):
+                answer = next(answers)
+                all_units = (prompt_tokens + answer[0]) // CONTENT_UNIT_TOKENS
+                own = unit_ids(key_of(self.name, number, choice), num_units, all_units)
+                yield at_s, index, prompt_tokens, answer, self.timeout_s, prompt + own, CONTENT_UNIT_TOKENS, None
 
     def adapters_of(self, seeds: Seeds) -> Iterator[str]:
         return repeat("") if self.adapters is None else self.adapters.names(ClassStreams(seeds, self.name), self.name)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 import msgspec
 
@@ -15,6 +16,14 @@ from routing.request.stages import NO_POOLS, PoolNames
 from routing.sizing.geometry import ServiceRates
 
 
+class LeaderFirst(StrEnum):
+    """When requests with one prompt go one at a time: once a replica was lost with it, always at first, or never."""
+
+    SUSPECT = "suspect"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatcherParams:
     """Limits of the state machine.
@@ -24,7 +33,11 @@ class DispatcherParams:
             not count, and with progress they begin anew.
         max_fruitless_losses: Replicas that are lost with a request at a stage, or stand still with it, before it has
             got any further. It is given up with the last of them, as they may have died of it.
+        leader_first: When one of the requests with one prompt leads and the others follow; with ``NEVER`` a prompt
+            counts for nothing, and each request by itself.
         quarantine_s: How long nothing is sent to a replica after it was lost.
+        probe_s: How long a replica that was out because its engine failed may take for a small request of its gateway's
+            own, which has to go well before it gets clients' again. 0: clients' requests show whether it is well.
         retry_after_s: What a refused client is told when no policy knows better.
         prefill_window_tokens: Prompt tokens that a replica is given at a time: while it has so many of requests without
             a first token, the next ones wait at the gateway, where they can be put in order, expire and be refused. 0:
@@ -39,7 +52,9 @@ class DispatcherParams:
 
     max_attempts: int = 4
     max_fruitless_losses: int = 2
+    leader_first: LeaderFirst = LeaderFirst.SUSPECT
     quarantine_s: float = 5.0
+    probe_s: float = 2.0
     retry_after_s: float = 2.0
     prefill_window_tokens: int = 0
     ramp_stage_s: float = 0.5

@@ -10,18 +10,28 @@ from policies.errors import PolicyMisbehaved
 from policies.views import ReplicaView
 from routing.fleet.fleet import Fleet
 from routing.fleet.out_elsewhere import OutElsewhere
-from routing.request.effects import CancelTimer, Effect, Ejection, Readmission, Record, SetTimer
+from routing.fleet.probes import PROBE_TIMER, Probes
+from routing.request.effects import CancelProbe, CancelTimer, Effect, Ejection, Readmission, Record, SetTimer
 from routing.request.request import Attempt
 
 
 class _Out(NamedTuple):
-    """A replica that is out: of which pool, until when, the name of the timer that ends it, and whether it is on trial
-    then.
+    """A replica that is out.
+
+    Args:
+        pool: Its pool.
+        until_s: When its time is over.
+        token: The name of the timer that ends it.
+        for_s: How long it is out.
+        is_probed_then: Whether its engine has failed, so that a probe has to go well first.
+        is_tried_then: Whether it is on trial after that.
     """
 
     pool: str
     until_s: float
     token: str
+    for_s: float
+    is_probed_then: bool
     is_tried_then: bool
 
     @property
@@ -38,13 +48,17 @@ class Ejections(NamedTuple):
 
 
 class _Erring(NamedTuple):
-    """How often in a row an engine has failed on what others did, and until when it is spared for it."""
+    """How often in a row an engine has failed on what others did, for how long and until when it is spared for it, and
+    whether a probe has to go well first.
+    """
 
     times: int
+    for_s: float
     until_s: float
+    is_probed_then: bool = False
 
 
-NEVER_ERRED = _Erring(0, -math.inf)
+NEVER_ERRED = _Erring(0, 0.0, -math.inf)
 PROBATION_S = 60.0
 """After it was spared; who has not failed for so long begins anew."""
 MOST_TIMES_AS_LONG = 4
@@ -54,7 +68,7 @@ TRIAL_TOLD_S = 0.5
 """Others wait for so long after they were last told that a replica is tried again."""
 LONGEST_TRIAL_S = 10.0
 """Where a gateway has no requests to try a replica with, the others don't wait any longer."""
-EJECTOR_TIMERS = ("quarantine", "ejection")
+EJECTOR_TIMERS = ("quarantine", "ejection", PROBE_TIMER)
 """What the ejector's timers are for, at the end of their tokens."""
 
 
@@ -65,9 +79,13 @@ class Ejector:
     pool is never ejected, and when all others are lost, those that are out come back: slow is better than nothing. One
     that stands still is worse than nothing where others run the pool's requests.
 
+    One whose engine failed on requests is probed when its time is over, with a small request of the gateway's own. If
+    that goes badly it is out for as long again, so that no client's request finds out that it still fails.
+
     Args:
         fleet: Where replicas are kept out.
         policy: Which.
+        probe_s: How long a probe may take; 0: there are none.
         does_without: Whether others would run all requests of a pool if it had no replica, by its name and the time.
 
     Attributes:
@@ -75,7 +93,7 @@ class Ejector:
         elsewhere: Keeps those out that other gateways keep out.
     """
 
-    def __init__(self, fleet: Fleet, policy: EjectionPolicy, does_without: DoesWithout) -> None:
+    def __init__(self, fleet: Fleet, policy: EjectionPolicy, probe_s: float, does_without: DoesWithout) -> None:
         self._fleet = fleet
         self._policy = policy
         self._does_without = does_without
@@ -85,9 +103,11 @@ class Ejector:
         self._on_trial: dict[str, float] = {}
         self._erring: dict[str, _Erring] = {}
         self._num_ejections = 0
+        self._probes = Probes(probe_s)
 
-    def use(self, policy: EjectionPolicy) -> None:
+    def use(self, policy: EjectionPolicy, probe_s: float) -> None:
         """From here on this one is asked. Who is out stays out for its time; another policy knows of no newcomers."""
+        self._probes.probe_s = probe_s
         if policy is not self._policy:
             self._policy = policy
             self.is_on = bool(policy.consumes)
@@ -112,8 +132,9 @@ class Ejector:
         if now_s < known.until_s or self._is_last(replica_id, now_s):
             return []  # what it had then fails too; and something is better than nothing
         times = known.times + 1 if now_s < known.until_s + PROBATION_S else 1
-        until_s = now_s + for_s * min(2 ** (times - 1), MOST_TIMES_AS_LONG)
-        self._erring[replica_id] = _Erring(times, until_s)
+        longer_s = for_s * min(2 ** (times - 1), MOST_TIMES_AS_LONG)
+        until_s = now_s + longer_s
+        self._erring[replica_id] = _Erring(times, longer_s, until_s, is_probed_then=self._probes.probe_s > 0)
         return self.spare(replica_id, because_of, now_s, until_s)
 
     def err_again(self, replica_id: str, because_of: str, now_s: float, for_s: float) -> list[Effect]:
@@ -188,12 +209,63 @@ class Ejector:
 
     def ends(self, token: str, now_s: float) -> Sequence[Effect]:
         """One of its timers has fired: replicas may be back, so that those who wait have to be looked at."""
-        replica_id = token.rpartition(":")[0].rpartition(".")[0]
-        if replica_id in self._out and self._out[replica_id].token == token:
-            if self._out[replica_id].is_tried_then:
-                self._on_trial[replica_id] = now_s + LONGEST_TRIAL_S
-            return (self._readmit(replica_id),)
-        return ()
+        subject, _, purpose = token.rpartition(":")
+        if purpose == PROBE_TIMER:
+            return (CancelProbe(probe_id=subject), *self.probe_ended(subject, now_s, is_well=False))
+        replica_id = subject.rpartition(".")[0]
+        out = self._out.get(replica_id)
+        if out is None or out.token != token:
+            return self._probe_erring(now_s)
+        if out.is_probed_then and self._probes.probe_s > 0:
+            return self._probe(replica_id, out.pool, now_s)
+        return self._come_back(replica_id, out, now_s)
+
+    def probe_ended(self, probe_id: str, now_s: float, *, is_well: bool) -> Sequence[Effect]:
+        """A probe has gone well, and its replica is back, or badly, and it is out for as long again."""
+        replica_id = self._probes.end(probe_id)
+        replica = self._fleet.get(replica_id)
+        if replica is None:
+            return ()
+        timer = CancelTimer(token=f"{probe_id}:{PROBE_TIMER}")
+        out, erring = self._out.get(replica_id), self._erring.get(replica_id, NEVER_ERRED)
+        self._fleet.end_suspicion(replica_id)
+        if not is_well and not self._is_last(replica_id, now_s):
+            until_s = now_s + (erring.for_s if out is None else out.for_s)
+            self._fleet.quarantine(replica_id, until_s)
+            if out is not None:
+                self._out[replica_id] = out._replace(until_s=until_s)
+                return timer, SetTimer(token=out.token, at_s=until_s)
+            self._erring[replica_id] = erring._replace(until_s=until_s, is_probed_then=True)
+            return timer, SetTimer(token=f"{probe_id}:quarantine", at_s=until_s)
+        if out is not None:
+            return (timer, *self._come_back(replica_id, out, now_s))
+        self._erring[replica_id] = erring._replace(until_s=now_s)
+        return (timer,)
+
+    def _probe_erring(self, now_s: float) -> Sequence[Effect]:
+        """Those that were spared because their engines failed, and whose time is over."""
+        effects: list[Effect] = []
+        for replica_id, erring in self._erring.items():
+            replica = self._fleet.get(replica_id)
+            if erring.is_probed_then and erring.until_s <= now_s and replica is not None:
+                effects += self._probe(replica_id, replica.pool, now_s)
+        return effects
+
+    def _probe(self, replica_id: str, pool: str, now_s: float) -> Sequence[Effect]:
+        """It is out until the probe has ended, and other gateways are told so."""
+        probe = self._probes.begin(replica_id, pool, now_s)
+        self._fleet.quarantine(replica_id, math.inf)
+        if replica_id in self._out:
+            self._out[replica_id] = self._out[replica_id]._replace(until_s=probe.until_s)
+        else:
+            erring = self._erring[replica_id]
+            self._erring[replica_id] = erring._replace(until_s=probe.until_s, is_probed_then=False)
+        return probe.effects
+
+    def _come_back(self, replica_id: str, out: _Out, now_s: float) -> Sequence[Effect]:
+        if out.is_tried_then:
+            self._on_trial[replica_id] = now_s + LONGEST_TRIAL_S
+        return (self._readmit(replica_id),)
 
     def keep_one(self, pool: str, now_s: float) -> list[Effect]:
         """If a pool has nobody else, whoever is out comes back, and takes as much as ever."""
@@ -206,11 +278,12 @@ class Ejector:
             if out.pool == pool and now_s < out.until_s and not (keeps_still_ones_out and out.until_s == math.inf):
                 self._fleet.end_suspicion(replica_id)
                 self._fleet.limit(replica_id, after_ejection=UNLIMITED_ATTEMPTS)
-                effects += (*out.timer, self._readmit(replica_id))
+                effects += (*out.timer, *self._probes.drop(replica_id), self._readmit(replica_id))
         return effects
 
     def forget(self, replica_id: str) -> None:
         """The replica has gone; should the same one come back, nobody has anything against it."""
+        self._probes.drop(replica_id)
         for known in (self._out, self._on_trial, self._erring):
             known.pop(replica_id, None)
         self._fleet.limit(replica_id, after_ejection=UNLIMITED_ATTEMPTS)
@@ -228,11 +301,19 @@ class Ejector:
         until_s = now_s + decision.for_s
         self._num_ejections += 1
         token = f"{replica_id}.{self._num_ejections}:ejection"
-        self._out[replica_id] = _Out(pool, until_s, token, decision.attempts_then < UNLIMITED_ATTEMPTS)
+        self._out[replica_id] = _Out(
+            pool,
+            until_s,
+            token,
+            decision.for_s,
+            is_probed_then=decision.reason is EjectionReason.FAILURES,
+            is_tried_then=decision.attempts_then < UNLIMITED_ATTEMPTS,
+        )
         self._fleet.quarantine(replica_id, until_s)
         self._fleet.limit(replica_id, after_ejection=decision.attempts_then)
         ejection = Record(decision=Ejection(replica_id=replica_id, pool=pool, reason=decision.reason, until_s=until_s))
-        return (ejection,) if until_s == math.inf else (ejection, SetTimer(token=token, at_s=until_s))
+        effects = (ejection, *self._probes.drop(replica_id))
+        return effects if until_s == math.inf else (*effects, SetTimer(token=token, at_s=until_s))
 
     def _is_last(self, replica_id: str, now_s: float) -> bool:
         """Whether nobody else of its pool is there."""

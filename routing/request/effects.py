@@ -310,6 +310,26 @@ class ReleaseKv(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     replica_id: str
 
 
+class Probe(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """Have a replica answer a small request that no client has sent; ``ProbeEnded`` is owed, unless it is cancelled.
+
+    Args:
+        probe_id: Names it, as an attempt's id does; never used twice.
+        replica_id: Whose engine is tried.
+        pool: The pool that this replica belongs to.
+    """
+
+    probe_id: str
+    replica_id: str
+    pool: str
+
+
+class CancelProbe(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """Its time is over, and nobody waits for what comes of it any more."""
+
+    probe_id: str
+
+
 class Truncate(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """End the answer where it is, as if it had reached its length.
 
@@ -393,6 +413,8 @@ Effect = (
     Send
     | Cancel
     | ReleaseKv
+    | Probe
+    | CancelProbe
     | Truncate
     | Commit
     | SetTimer

@@ -161,6 +161,18 @@ class ReplicaUnstalled(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=
     replica_id: str
 
 
+class ProbeEnded(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """What has come of a :class:`routing.request.effects.Probe`.
+
+    Args:
+        probe_id: Which.
+        is_well: Whether the engine has answered.
+    """
+
+    probe_id: str
+    is_well: bool
+
+
 class CacheChanged(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """A replica's engine has told what has come into its prefix cache and gone from it, to this gateway alone."""
 
@@ -206,6 +218,7 @@ Event = (
     | ReplicaReported
     | ReplicaStalled
     | ReplicaUnstalled
+    | ProbeEnded
     | CacheChanged
     | LoadDue
     | ThresholdsReceived

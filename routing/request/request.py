@@ -395,7 +395,14 @@ class Request(msgspec.Struct, kw_only=True, gc=False):
 
     def enqueue(self) -> tuple[CancelTimer, ...]:
         """It is about to be enqueued: nothing else is to bring it there any more."""
-        self._step(RequestStep.ENQUEUE)
+        return self._settle_down(RequestStep.ENQUEUE)
+
+    def follow(self) -> tuple[CancelTimer, ...]:
+        """It waits until another one with its prompt has got further, and nothing else brings it into a queue."""
+        return self._settle_down(RequestStep.FOLLOW)
+
+    def _settle_down(self, step: RequestStep) -> tuple[CancelTimer, ...]:
+        self._step(step)
         self.stop_resuming()
         if self.lost_by is None:
             return ()

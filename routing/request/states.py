@@ -16,13 +16,15 @@ class RequestState(StrEnum):
     """Where a request is.
 
     ``ADMITTED``: let in, and in no queue yet. ``WAITING``: in the queue of its stage. ``RUNNING``: an attempt of its
-    stage is open, and what becomes of that decides what is next. ``BACKING_OFF``: it was lost, and a timer enqueues it
+    stage is open, and what becomes of that decides what is next. ``FOLLOWING``: it waits, in no queue, until another
+    one with its prompt has got further. ``BACKING_OFF``: it was lost, and a timer enqueues it
     again. ``ANSWERED``: its client has the verdict; attempts may still have to end.
     """
 
     ADMITTED = "admitted"
     WAITING = "waiting"
     RUNNING = "running"
+    FOLLOWING = "following"
     BACKING_OFF = "backing off"
     ANSWERED = "answered"
 
@@ -32,6 +34,7 @@ class RequestStep(StrEnum):
 
     ENQUEUE = "enqueue"
     SEND = "send"
+    FOLLOW = "follow"
     BACK_OFF = "back off"
     ANSWER = "answer"
 
@@ -96,9 +99,15 @@ REQUEST_TRANSITIONS: Mapping[tuple[RequestState, RequestStep], RequestState] = M
         (RequestState.RUNNING, RequestStep.ENQUEUE): RequestState.WAITING,
         (RequestState.RUNNING, RequestStep.BACK_OFF): RequestState.BACKING_OFF,
         (RequestState.BACKING_OFF, RequestStep.ENQUEUE): RequestState.WAITING,
+        (RequestState.ADMITTED, RequestStep.FOLLOW): RequestState.FOLLOWING,
+        (RequestState.RUNNING, RequestStep.FOLLOW): RequestState.FOLLOWING,
+        (RequestState.BACKING_OFF, RequestStep.FOLLOW): RequestState.FOLLOWING,
+        (RequestState.FOLLOWING, RequestStep.FOLLOW): RequestState.FOLLOWING,
+        (RequestState.FOLLOWING, RequestStep.ENQUEUE): RequestState.WAITING,
         (RequestState.WAITING, RequestStep.ANSWER): RequestState.ANSWERED,
         (RequestState.RUNNING, RequestStep.ANSWER): RequestState.ANSWERED,
         (RequestState.BACKING_OFF, RequestStep.ANSWER): RequestState.ANSWERED,
+        (RequestState.FOLLOWING, RequestStep.ANSWER): RequestState.ANSWERED,
     }
 )
 ANSWER_TRANSITIONS: Mapping[tuple[AnswerState, AnswerStep], AnswerState] = MappingProxyType(

@@ -30,7 +30,9 @@ TIE = PolicyChoice(name="tests.policy_doubles:TieHalf")
 EJECT = PolicyChoice(name="tests.policy_doubles:EjectAfterErrors")
 ELSEWHERE = {"LoadDue", "ThresholdsReceived", "NewsReceived"}
 """Exchanges with the load coordinator are the gateway's own affair, and have tests of their own."""
-KINDS = frozenset(each.__name__ for each in get_args(Event)) - ELSEWHERE
+PROBED = {"ProbeEnded"}
+"""The script's replicas know attempts alone; what comes of probes is in the tests of the host."""
+KINDS = frozenset(each.__name__ for each in get_args(Event)) - ELSEWHERE - PROBED
 
 
 class RandomReplicas:
@@ -214,7 +216,7 @@ async def test_what_a_serve_host_writes_replays(tmp_path: Path, planner: str, ba
         planner=planner,
         hedging=TIE,
         ejection=EJECT,
-        params=DispatcherParams(quarantine_s=0.5, max_fruitless_losses=9),
+        params=DispatcherParams(quarantine_s=0.5, probe_s=0.0, max_fruitless_losses=9),
         balancing=balancing,
         lanes=LANES,
         length_prediction=f"{__name__}:ExpectsTwo",

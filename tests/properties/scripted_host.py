@@ -180,6 +180,7 @@ class HostParams:
                 max_fruitless_losses=self.max_fruitless_losses,
                 ramp_stage_s=self.ramp_stage_s,
                 waiting_room_s=self.waiting_room_s,
+                probe_s=0.0,
             ),
         )
 

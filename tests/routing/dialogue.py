@@ -25,6 +25,7 @@ from routing import (
     AttemptFinished,
     AttemptWithdrawn,
     Cancel,
+    CancelProbe,
     CancelTimer,
     ClientGone,
     ClientRetry,
@@ -41,6 +42,8 @@ from routing import (
     OutcomeKind,
     Placement,
     Preemption,
+    Probe,
+    ProbeEnded,
     Readmission,
     Record,
     ReplicaReported,
@@ -214,6 +217,7 @@ class Dialogue:
         is_keyed: bool = False,
         retry_count: int = 0,
         prefix_blocks: tuple[int, ...] = (),
+        prompt_id: int = 0,
     ) -> None:
         """A request comes in; ``sent_as`` is its idempotency key, or stands for its body.
 
@@ -234,6 +238,7 @@ class Dialogue:
             retry_count=retry_count,
             prefix_blocks=prefix_blocks,
             prefix_block_tokens=BLOCK_TOKENS if prefix_blocks else 0,
+            prompt_id=prompt_id,
         )
         self.tell(Arrived(request=request))
 
@@ -287,6 +292,10 @@ class Dialogue:
             )
         )
 
+    def probe_ends(self, probe_id: str, *, is_well: bool = True) -> None:
+        """A replica has answered a request of the gateway's own, or has failed on it."""
+        self.tell(ProbeEnded(probe_id=probe_id, is_well=is_well))
+
     # -- what the dispatcher answered to the last event ---------------------------------------------------------------
 
     @property
@@ -296,6 +305,16 @@ class Dialogue:
             f"{each.attempt_id} {each.stage} to {each.replica_id}" + (f" from {each.kv_from}" if each.kv_from else "")
             for each in self._last(Send)
         ]
+
+    @property
+    def probes(self) -> list[str]:
+        """Replicas that it has probed, by the probes' ids."""
+        return [f"{each.probe_id} on {each.replica_id}" for each in self._last(Probe)]
+
+    @property
+    def cancelled_probes(self) -> list[str]:
+        """Probes that it does not wait for any more."""
+        return [each.probe_id for each in self._last(CancelProbe)]
 
     @property
     def cancels(self) -> list[str]:

@@ -1,1 +1,1 @@
-"""What ends when it stands still: a policy that does not return, and a gateway whose event loop does not go round."""
+"""What stands still or fails, and how that is noticed: policies, event loops, engines that are probed."""

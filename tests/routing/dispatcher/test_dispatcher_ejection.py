@@ -38,6 +38,7 @@ def test_a_replica_that_is_out_gets_nothing_until_its_time_is_over() -> None:
     talk.at(9.0).arrives("q3")
     assert talk.load.keys() == {"b"}
     talk.fires("a.1:ejection")
+    talk.probe_ends("a.1")
     assert talk.ejections == ["a back"]
     talk.arrives("q4")
 
@@ -72,6 +73,7 @@ def test_what_is_on_a_replica_that_is_out_goes_on() -> None:
 def test_a_replica_that_is_back_takes_few_attempts_at_first() -> None:
     talk = a_talk_without("a", "b", slots=3)
     talk.fires("a.1:ejection")
+    talk.probe_ends("a.1")
     for name in ("q1", "q2", "q3", "q4"):
         talk.arrives(name)
     assert talk.load["a"][0] == 1
@@ -94,6 +96,7 @@ def test_those_who_wait_go_when_a_first_token_lets_a_replica_take_more() -> None
     talk.arrives("first")
     talk.fails("first.0", Reason.ENGINE_ERROR)
     talk.fires("a.1:ejection")
+    talk.probe_ends("a.1")
     for name in ("q1", "q2", "q3", "q4"):
         talk.arrives(name)
     assert talk.sends == []
@@ -110,6 +113,7 @@ def test_one_that_comes_back_is_sent_what_waits() -> None:
     assert talk.sends == []
 
     talk.fires("a.1:ejection")
+    talk.probe_ends("a.1")
 
     assert talk.sends == ["q2.0 unified to a"]
 
@@ -181,6 +185,7 @@ def test_a_replica_that_has_left_is_not_announced_when_its_time_is_over() -> Non
     assert talk.dispatcher.gauges(talk.now_s)["ejected_replicas:unified"] == 0.0
 
     talk.fires("a.1:ejection")
+    talk.probe_ends("a.1")
 
     assert talk.ejections == []
 
@@ -199,6 +204,7 @@ def test_a_gauge_says_how_many_of_each_pool_are_out() -> None:
     assert talk.dispatcher.gauges(talk.now_s)["ejected_replicas:unified"] == 1.0
 
     talk.fires("a.1:ejection")
+    talk.probe_ends("a.1")
 
     assert talk.dispatcher.gauges(talk.now_s)["ejected_replicas:unified"] == 0.0
 
@@ -206,6 +212,7 @@ def test_a_gauge_says_how_many_of_each_pool_are_out() -> None:
 def test_another_policy_knows_nothing_of_who_is_on_its_way_back() -> None:
     talk = a_talk_without("a", "b")
     talk.fires("a.1:ejection")
+    talk.probe_ends("a.1")
 
     policies = replace(talk.spec.policies, ejection=PolicyChoice(name="never_eject"))
     talk.tell(reconfigured(replace(talk.spec, policies=policies)))
@@ -218,6 +225,7 @@ def test_another_policy_knows_nothing_of_who_is_on_its_way_back() -> None:
 def test_the_same_policy_goes_on_with_what_it_knows() -> None:
     talk = a_talk_without("a", "b")
     talk.fires("a.1:ejection")
+    talk.probe_ends("a.1")
 
     talk.tell(reconfigured(talk.spec))
     for name in ("q1", "q2", "q3", "q4"):

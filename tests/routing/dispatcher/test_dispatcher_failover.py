@@ -153,6 +153,8 @@ def test_a_replica_whose_engine_fails_where_another_one_does_not_is_spared_for_a
     talk.finishes("q.1")
     assert talk.responses == {"q": completed()}
     talk.at(6.0).fires(token)
+    assert talk.probes == ["a.1 on a"]
+    talk.probe_ends("a.1")
     talk.arrives("r")
     assert talk.sends == ["r.0 unified to a"]
 

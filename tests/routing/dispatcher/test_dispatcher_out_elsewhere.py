@@ -35,6 +35,7 @@ def test_a_gateway_tells_whom_it_has_ejected_and_that_it_tries_it_again_until_it
     assert out_of(talk) == {"a": 10.0}
 
     talk.at(10.0).fires("a.1:ejection")
+    talk.probe_ends("a.1")
     assert out_of(talk) == {"a": 10.0 + TRIAL_TOLD_S}
     talk.at(12.0).arrives("again")
     talk.finishes("again.0")
@@ -53,6 +54,7 @@ def test_a_gateway_without_requests_to_try_a_replica_with_lets_the_others_do_it(
     talk.arrives("q")
     talk.fails("q.0", Reason.ENGINE_ERROR)
     talk.at(10.0).fires("a.1:ejection")
+    talk.probe_ends("a.1")
 
     talk.at(10.0 + LONGEST_TRIAL_S)
 
@@ -66,6 +68,7 @@ def test_a_replica_that_is_back_in_full_is_nobodys_trial() -> None:
     assert out_of(talk) == {"a": 10.0}
 
     talk.at(10.0).fires("a.1:ejection")
+    talk.probe_ends("a.1")
 
     assert out_of(talk) == {}
 
@@ -140,6 +143,7 @@ def test_a_gateway_goes_by_itself_where_it_has_a_say() -> None:
 
     hears(talk, a=100.0)
     talk.at(10.0).fires("a.1:ejection")
+    talk.probe_ends("a.1")
     talk.arrives("again")
 
     assert talk.sends == ["again.0 unified to a"]

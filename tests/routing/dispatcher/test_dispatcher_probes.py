@@ -1,0 +1,186 @@
+"""A replica whose engine has failed is tried with a small request of the gateway's own before it gets a client's."""
+
+from dataclasses import replace
+
+from policies import PolicyChoice, Reason, Role
+from routing import DispatcherParams, ReplicaStalled, reconfigured
+from routing.fleet.ejection import PROBATION_S
+from tests.routing.dialogue import DOUBLES, Dialogue
+
+AFTER_ERRORS = PolicyChoice(name=f"{DOUBLES}:EjectAfterErrors")
+NEVER_RETRY = PolicyChoice(name="never_retry")
+OUT_S, PROBE_S = 10.0, 2.0
+
+
+def a_talk_without_a(*others: str, probe_s: float = PROBE_S, ejection: PolicyChoice = AFTER_ERRORS) -> Dialogue:
+    """One replica has been ejected at 0 s, for ten seconds, because its engine failed."""
+    talk = Dialogue(ejection=ejection, retrying=NEVER_RETRY, params=DispatcherParams(probe_s=probe_s))
+    talk.replicas(Role.UNIFIED, "a", *(others or ("b",)))
+    talk.arrives("first")
+    talk.fails("first.0", Reason.ENGINE_ERROR)
+    assert talk.ejections == ["a out"]
+    return talk
+
+
+def spared(talk: Dialogue, name: str = "q") -> str:
+    """The engine of a fails on what that of b does, and a is spared; the timer that ends that."""
+    talk.arrives(name)
+    assert talk.sends == [f"{name}.0 unified to a"]
+    talk.fails(f"{name}.0", Reason.ENGINE_ERROR)
+    talk.finishes(f"{name}.1")
+    return max((at_s, token) for token, at_s in talk.timers.items() if token.endswith(":quarantine"))[1]
+
+
+def gets_requests(talk: Dialogue, replica_id: str) -> bool:
+    """Whether the replica gets one of as many requests as there are replicas; they are all answered."""
+    names = [f"{talk.now_s}-{number}" for number in range(4)]
+    for name in names:
+        talk.arrives(name)
+    has_some = replica_id in talk.load
+    for name in names:
+        talk.finishes(f"{name}.0")
+    return has_some
+
+
+def test_one_that_was_ejected_for_failures_is_probed_when_its_time_is_over_and_back_when_that_went_well() -> None:
+    talk = a_talk_without_a()
+    talk.fires("a.1:ejection")
+    assert (talk.probes, talk.ejections) == (["a.1 on a"], [])
+    assert not gets_requests(talk, "a")
+
+    talk.at(10.5).probe_ends("a.1")
+
+    assert talk.ejections == ["a back"]
+    assert "a.1:probe" not in talk.timers
+    assert gets_requests(talk, "a")
+
+
+def test_one_whose_probe_fails_is_out_for_as_long_again_and_probed_again() -> None:
+    talk = a_talk_without_a()
+    talk.fires("a.1:ejection")
+
+    talk.at(10.5).probe_ends("a.1", is_well=False)
+
+    assert talk.timers["a.1:ejection"] == 10.5 + OUT_S
+    assert not gets_requests(talk, "a")
+    talk.fires("a.1:ejection")
+    assert talk.probes == ["a.2 on a"]
+
+
+def test_a_probe_that_takes_too_long_has_failed() -> None:
+    talk = a_talk_without_a()
+    talk.fires("a.1:ejection")
+
+    talk.fires("a.1:probe")
+
+    assert (talk.now_s, talk.cancelled_probes) == (OUT_S + PROBE_S, ["a.1"])
+    assert not gets_requests(talk, "a")
+    talk.probe_ends("a.1")
+    assert talk.ejections == [], "it comes too late"
+    talk.fires("a.1:ejection")
+    assert talk.probes == ["a.2 on a"]
+
+
+def test_one_that_is_slow_is_tried_with_clients_requests() -> None:
+    """A few tokens say nothing of how it does with many."""
+    slow = PolicyChoice(name=f"{DOUBLES}:EjectAfterErrors", params={"what": "for tokens"})
+    talk = a_talk_without_a(ejection=slow)
+
+    talk.fires("a.1:ejection")
+
+    assert (talk.probes, talk.ejections) == ([], ["a back"])
+
+
+def test_one_that_was_spared_for_errors_is_probed_too() -> None:
+    talk = Dialogue().replicas(Role.UNIFIED, "a", "b")
+    token = spared(talk)
+    talk.fires(token)
+    assert talk.probes == ["a.1 on a"]
+    assert not gets_requests(talk, "a")
+
+    talk.at(5.5).probe_ends("a.1", is_well=False)
+    assert not gets_requests(talk, "a")
+    talk.at(10.5).fires("a.1:quarantine")
+    talk.probe_ends("a.2")
+
+    assert gets_requests(talk, "a")
+
+
+def test_other_gateways_wait_until_the_probe_has_ended() -> None:
+    talk = Dialogue(num_gateways=2).replicas(Role.UNIFIED, "a", "b")
+    token = spared(talk)
+    talk.fires(token)
+    assert dict(talk.dispatcher.work(5.0).out) == {"a": 5.0 + PROBE_S}
+
+    talk.probe_ends("a.1", is_well=False)
+    assert dict(talk.dispatcher.work(5.0).out) == {"a": 10.0}
+    talk.fires("a.1:quarantine")
+    talk.probe_ends("a.2")
+
+    assert dict(talk.dispatcher.work(talk.now_s).out) == {}
+
+
+def test_one_error_is_enough_in_the_minute_after_a_probe() -> None:
+    talk = Dialogue().replicas(Role.UNIFIED, "a", "b")
+    talk.fires(spared(talk))
+    talk.probe_ends("a.1")
+
+    talk.at(5.0 + PROBATION_S - 1.0).arrives("r")
+    talk.fails("r.0", Reason.ENGINE_ERROR)
+
+    assert not gets_requests(talk, "a")
+
+
+def test_the_last_one_of_a_pool_is_back_whatever_its_probe_says() -> None:
+    talk = a_talk_without_a()
+    talk.fires("a.1:ejection")
+    talk.replicas(Role.UNIFIED, "a")
+    assert (talk.ejections, talk.cancelled_probes) == (["a back"], ["a.1"])
+    assert gets_requests(talk, "a")
+
+
+def test_one_that_was_spared_and_is_the_last_by_then_is_back_when_its_probe_ends() -> None:
+    talk = Dialogue().replicas(Role.UNIFIED, "a", "b")
+    talk.fires(spared(talk))
+    talk.replicas(Role.UNIFIED, "a")
+
+    talk.probe_ends("a.1", is_well=False)
+
+    assert gets_requests(talk, "a")
+
+
+def test_a_replica_that_has_gone_is_probed_no_more() -> None:
+    talk = a_talk_without_a("b", "c")
+    talk.fires("a.1:ejection")
+    talk.replicas(Role.UNIFIED, "b", "c")
+
+    talk.probe_ends("a.1", is_well=False)
+    assert talk.answer == []
+    talk.fires("a.1:probe")
+    assert talk.ejections == []
+
+
+def test_one_that_stands_still_meanwhile_is_out_for_that() -> None:
+    talk = a_talk_without_a("b", "c")
+    talk.fires("a.1:ejection")
+
+    talk.tell(ReplicaStalled(replica_id="a"))
+    assert talk.cancelled_probes == ["a.1"]
+    talk.probe_ends("a.1")
+
+    assert not gets_requests(talk, "a")
+
+
+def test_where_probes_are_turned_off_clients_requests_show_whether_it_is_well() -> None:
+    talk = a_talk_without_a(probe_s=0.0)
+    talk.fires("a.1:ejection")
+    assert (talk.probes, talk.ejections) == ([], ["a back"])
+
+
+def test_probes_may_be_turned_off_while_a_replica_is_out() -> None:
+    talk = a_talk_without_a()
+    talk.tell(reconfigured(replace(talk.spec, params=DispatcherParams(probe_s=0.0))))
+
+    talk.fires("a.1:ejection")
+
+    assert (talk.probes, talk.ejections) == ([], ["a back"])
