@@ -32,8 +32,8 @@ from policies.views import Priority
 
 EVENLY = (np.arange(1000) + 0.5) / 1000
 """Probabilities over which a mean is taken."""
-CONTENT_UNIT_TOKENS = 64
-"""Tokens in a unit of the prompts that choices share."""
+CONTENT_UNIT_TOKENS = 16
+"""Tokens in a unit of the prompts that choices share; shorter ones are taken for different prompts."""
 LogicalRequest = tuple[float, int, int, tuple[int, int], float, tuple[int, ...], int, Conversation | None]
 """(when, traffic class, prompt tokens, (output tokens, limit on them), timeout, content, content unit, conversation).
 

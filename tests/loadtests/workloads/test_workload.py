@@ -129,6 +129,23 @@ def test_requests_outside_sessions_share_no_text() -> None:
     assert all(each.content == () for each in requests_of(CHAT))
 
 
+def test_choices_come_at_once_with_one_prompt_and_each_with_an_answer_of_its_own() -> None:
+    chat = replace(CHAT, choices=3)
+    requests = requests_of(chat)
+    fan_outs = [requests[first : first + 3] for first in range(0, len(requests), 3)]
+
+    assert len(requests) % 3 == 0
+    for fan_out in fan_outs:
+        assert len({each.scheduled_s for each in fan_out}) == 1
+        assert len({(each.prompt_tokens, each.prompt_content) for each in fan_out}) == 1
+        assert len({each.prompt_id for each in fan_out}) == (1 if fan_out[0].prompt_content else 3)
+    assert len({fan_out[0].prompt_id for fan_out in fan_outs}) == len(fan_outs)
+    assert len({each.output_tokens for each in requests}) > len(fan_outs)
+    alone = requests_of(CHAT)
+    assert [each[0].prompt_tokens for each in fan_outs] == [each.prompt_tokens for each in alone]
+    assert chat.requests_per_s(20) == 3 * CHAT.requests_per_s(20)
+
+
 def test_a_class_arrives_in_its_own_window_alone() -> None:
     requests = requests_of(replace(CHAT, from_s=100, for_s=20))
     shifted = [each.scheduled_s - 100 for each in requests]

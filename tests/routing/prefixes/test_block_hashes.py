@@ -2,7 +2,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.prefixes.block_hashes import block_hashes
+from routing.prefixes.block_hashes import block_hashes, prompt_id
 from tests.hash_seeds import printed_by
 
 TOKENS = st.lists(st.integers(0, 5), max_size=40)
@@ -22,6 +22,26 @@ def test_the_same_block_after_other_text_has_another_number() -> None:
     numbers = block_hashes([7, 8] * 4, 2)
 
     assert len(set(numbers)) == 4
+    assert all(0 <= each < 2**64 for each in numbers)
+
+
+@given(one=TOKENS, other=TOKENS, block_tokens=st.integers(0, 7))
+def test_a_prompts_number_is_equal_where_all_of_the_text_is(
+    one: list[int], other: list[int], block_tokens: int
+) -> None:
+    numbers = [
+        prompt_id(text, block_hashes(text, block_tokens) if block_tokens else (), block_tokens) for text in (one, other)
+    ]
+
+    assert (numbers[0] == numbers[1]) is (one == other)
+
+
+def test_a_prompts_number_is_another_ones_with_another_adapter_and_for_who_shares_no_kv() -> None:
+    blocks = [block_hashes([1, 2, 3], 2, *whose) for whose in (("",), ("lora",), ("", "salt"))]
+    numbers = {prompt_id([1, 2, 3], each, 2) for each in blocks}
+    numbers |= {prompt_id([1, 2, 3]), prompt_id([1, 2, 3], adapter="lora"), prompt_id([1, 2, 3], cache_salt="salt")}
+
+    assert len(numbers) == 6
     assert all(0 <= each < 2**64 for each in numbers)
 
 
