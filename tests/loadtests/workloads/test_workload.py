@@ -140,7 +140,7 @@ def test_choices_come_at_once_with_one_prompt_and_each_with_an_answer_of_its_own
         assert len({(each.prompt_tokens, each.prompt_content) for each in fan_out}) == 1
         assert len({each.prompt_id for each in fan_out}) == (1 if fan_out[0].prompt_content else 3)
     assert len({fan_out[0].prompt_id for fan_out in fan_outs}) == len(fan_outs)
-    assert len({each.output_tokens for each in requests}) > len(fan_outs)
+    assert all(len({each.output_tokens for each in fan_out}) > 1 for fan_out in fan_outs[:10])
     alone = requests_of(CHAT)
     assert [each[0].prompt_tokens for each in fan_outs] == [each.prompt_tokens for each in alone]
     assert chat.requests_per_s(20) == 3 * CHAT.requests_per_s(20)
