@@ -15,8 +15,8 @@ from loadtests.results.metrics import MetricValue
 
 GATEWAY, REPLICA = "gateway", "replica"
 MINUTE_S, MINUTES_IN_H = 60.0, 60.0
-YOUNG_S = 120.0
-"""A process that has just started is still reading what it is made of."""
+YOUNG_S = 300.0
+"""A process that has just started grows: it reads what it is made of, and its caches fill with its first requests."""
 MIB = 2.0**20
 _TITLE = re.compile(r"ServeReplica:[^:]+:(\S+)")
 Sizes = dict[int, list[float]]
@@ -24,7 +24,10 @@ Sizes = dict[int, list[float]]
 
 
 class ProcessGrowth:
-    """Looks at the processes of gateways and replicas, as far as they are two minutes old.
+    """Looks at the processes of gateways and replicas, as far as they are five minutes old.
+
+    Connections that others have made to a process are not among its file descriptors: how many clients there are is not
+    its doing. One that it keeps although the other end has closed it is.
 
     How much a process grows in a minute is the mean of what was seen in it less the mean of the minute before. All such
     differences of all processes of a kind give the growth and its 95% interval (Student's t). One that goes up and down
@@ -58,7 +61,8 @@ class ProcessGrowth:
             return
         kind = self._kinds.get(title[1])
         if kind is not None:
-            self.see(kind, process.pid, now_s, rss_bytes=process.memory_info().rss, num_fds=process.num_fds())
+            num_fds = process.num_fds() - _num_visitors(process)
+            self.see(kind, process.pid, now_s, rss_bytes=process.memory_info().rss, num_fds=num_fds)
 
     def see(self, kind: str, pid: int, at_s: float, *, rss_bytes: int, num_fds: int) -> None:
         """A process of a kind has so much at a time."""
@@ -80,6 +84,13 @@ class ProcessGrowth:
             for end, value in (("", mean), ("_high", high)):
                 found[f"{kind}_{what}_growth{end}{unit}"] = MetricValue(value=value * MINUTES_IN_H, samples=len(grown))
         return found
+
+
+def _num_visitors(process: psutil.Process) -> int:
+    """Connections that others have made to it and keep."""
+    connections = process.net_connections("tcp")
+    ports = {each.laddr.port for each in connections if each.status == psutil.CONN_LISTEN}
+    return sum(each.status == psutil.CONN_ESTABLISHED and each.laddr.port in ports for each in connections)
 
 
 def _grown(sizes: Sizes) -> list[float]:

@@ -1,17 +1,32 @@
 """What grows, what settles, and what only goes up and down."""
 
 import random
+import socket
+from contextlib import ExitStack
+from functools import partial
 
+import psutil
 import pytest
 
 from loadtests.results.metrics import METRICS
 from loadtests.watch.process_growth import MIB, YOUNG_S, ProcessGrowth
 from tests.loadtests.child_process import child_process
+from tests.waiting import wait_until
 
 MINUTES = 30
 NAMED_REPLICA = (
     "import subprocess, sys; subprocess.run(['ray::ServeReplica:spillway:decode', '-c', "
     "'import sys; print(1, flush=True); sys.stdin.read()'], executable=sys.executable)"
+)
+
+LISTEN = (
+    "import socket, sys, threading; listening = socket.create_server(('127.0.0.1', 0)); clients = []; "
+    "accept = lambda: [clients.append(listening.accept()) for _ in range(4)]; "
+    "threading.Thread(target=accept, daemon=True).start(); print(1, flush=True); sys.stdin.read()"
+)
+LISTENING_GATEWAY = (
+    "import subprocess, sys; "
+    f"subprocess.run(['ray::ServeReplica:spillway:gateway', '-c', {LISTEN!r}], executable=sys.executable)"
 )
 
 
@@ -48,6 +63,26 @@ def test_a_process_that_takes_the_place_of_another_does_not_count_as_growth() ->
 
 def test_two_minutes_say_nothing() -> None:
     assert seen({0: 200.0, 1: 300.0}).metrics() == {}
+
+
+def has_accepted(process: psutil.Process, number: int) -> bool:
+    return len(process.net_connections("tcp")) == 1 + number
+
+
+def test_clients_that_come_are_not_a_growth_of_who_serves_them() -> None:
+    with child_process(LISTENING_GATEWAY) as parent:
+        (gateway,) = parent.children()
+        port = gateway.net_connections("tcp")[0].laddr.port
+        now_s = [gateway.create_time() + YOUNG_S]
+        growth = ProcessGrowth(parent.pid, [], lambda: now_s[0])
+        with ExitStack() as clients:
+            for number in range(4):
+                growth.look()
+                clients.enter_context(socket.create_connection(("127.0.0.1", port)))
+                wait_until(partial(has_accepted, gateway, number + 1), "it has accepted")
+                now_s[0] += 60.0
+
+    assert growth.metrics()["gateway_fds_growth_per_h"].value == 0.0
 
 
 def test_replicas_are_found_by_their_titles_once_they_are_not_young_any_more() -> None:
