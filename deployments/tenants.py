@@ -6,16 +6,19 @@ repeats what stands in the file where a key could have been put by mistake.
 
 import argparse
 import hmac
+import math
 import os
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from hashlib import sha256
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from cluster.config.strict import allowed_by
 from cluster.config.terms import TermsConfig
@@ -32,8 +35,29 @@ ENVIRONMENT = "env:"
 HASH = "sha256:"
 KEY_PREFIX = "sk-spillway-"
 KEY_BYTES = 32
-HARMLESS = frozenset({"name", "cache_group", "max_priority", "weight", "work_per_s", "burst_s"})
+OF_LIMITS = ("requests_per_min", "tokens_per_min", "bytes_per_min", "concurrent_requests")
+HARMLESS = frozenset({"name", "cache_group", "max_priority", "weight", "work_per_s", "burst_s", "expires", *OF_LIMITS})
 """Fields whose values an error may repeat; anything else could be a key in the wrong place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a tenant's clients may ask for, all its keys together; ``None``: as much as they like.
+
+    Args:
+        requests_per_min: Requests.
+        tokens_per_min: Tokens of prompts and answers.
+        bytes_per_min: Bytes of bodies.
+        concurrent_requests: Requests at a time.
+    """
+
+    requests_per_min: int | None = None
+    tokens_per_min: int | None = None
+    bytes_per_min: int | None = None
+    concurrent_requests: int | None = None
+
+
+NO_LIMITS = Limits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +71,7 @@ class Tenant:
         models: Ids of the models and adapters that it may use; ``None``: all.
         may_load_adapters: Whether it may load and unload adapters.
         cache_group: With whom it shares KV of equal prompts; empty: with everybody.
+        limits: What its clients may ask for.
     """
 
     name: str
@@ -55,10 +80,14 @@ class Tenant:
     models: frozenset[str] | None = None
     may_load_adapters: bool = False
     cache_group: str = ""
+    limits: Limits = NO_LIMITS
 
     def may_use(self, model: str) -> bool:
         """Whether it may use a model."""
         return self.models is None or model in self.models
+
+
+NEVER_EXPIRE: Mapping[bytes, float] = MappingProxyType({})
 
 
 class Tenants:
@@ -66,10 +95,14 @@ class Tenants:
 
     Args:
         hashes: SHA-256 of each key, with the tenant that it belongs to.
+        expire_unix_s: Until when they count, by their hashes; those that are not named count for ever.
     """
 
-    def __init__(self, hashes: Sequence[tuple[bytes, Tenant]]) -> None:
+    def __init__(
+        self, hashes: Sequence[tuple[bytes, Tenant]], expire_unix_s: Mapping[bytes, float] = NEVER_EXPIRE
+    ) -> None:
         self._hashes = tuple(hashes)
+        self._expire_unix_s = expire_unix_s
 
     def __bool__(self) -> bool:
         """Whether there are any, so that a request needs a key."""
@@ -90,8 +123,8 @@ class Tenants:
         """What policies are told of those about whom there is something to tell, by name."""
         return {tenant.name: tenant.terms for _, tenant in self._hashes if tenant.terms != USUAL_TERMS}
 
-    def of_key(self, key: bytes) -> Tenant | None:
-        """The tenant that has this key.
+    def of_key(self, key: bytes, now_unix_s: float = 0.0) -> Tenant | None:
+        """The tenant that has this key, unless it has expired.
 
         Compares with every key there is, each in constant time: how long it takes says nothing about any of them.
         """
@@ -100,7 +133,7 @@ class Tenants:
         for known, tenant in self._hashes:
             if hmac.compare_digest(known, presented):
                 found = tenant
-        return found
+        return found if now_unix_s < self._expire_unix_s.get(presented, math.inf) else None
 
 
 ANYBODY = Tenants(())
@@ -142,19 +175,73 @@ def load_tenants(place: str | None) -> Tenants:
     entries = _parse(place, _read(place)).tenants
     names: set[str] = set()
     hashes: dict[str, Tenant] = {}
+    expire_unix_s: dict[bytes, float] = {}
     for number, entry in enumerate(entries):
         if entry.name in names:
             raise ConfigError(f"{FIELD} {place}: tenants.{number}.name", entry.name, "each name once")
         names.add(entry.name)
-        for key_number, known in enumerate(entry.keys):
+        for key_number, key in enumerate(entry.keys):
+            known = key.hash
             if known in hashes:
                 where = f"{FIELD} {place}: tenants.{number}.keys.{key_number}"
                 raise ConfigError(where, f"the key of {hashes[known].name}", "each key once")
             hashes[known] = entry.tenant()
-    return Tenants([(bytes.fromhex(known.removeprefix(HASH)), tenant) for known, tenant in hashes.items()])
+            expire_unix_s[_digest_of(known)] = key.expires_unix_s
+    return Tenants([(_digest_of(known), tenant) for known, tenant in hashes.items()], expire_unix_s)
+
+
+def _digest_of(known: str) -> bytes:
+    return bytes.fromhex(known.removeprefix(HASH))
 
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+
+
+KeyHash = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+Number = Annotated[int, Field(ge=1, le=10**12)]
+
+
+class KeyEntry(BaseModel):
+    """One of a tenant's ``keys``; a hash alone is one that counts for ever.
+
+    Args:
+        hash: Its SHA-256.
+        expires: The first day, by UTC, on which it does not count any more.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    hash: KeyHash
+    expires: date | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_hash_alone(cls, said: Any) -> Any:
+        return {"hash": said} if isinstance(said, str) else said
+
+    @property
+    def expires_unix_s(self) -> float:
+        """The first moment of that day."""
+        day = self.expires
+        return math.inf if day is None else datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()
+
+
+class LimitsEntry(BaseModel):
+    """What a tenant's clients may ask for of all gateways together, with all its keys; without one, no limit.
+
+    Args:
+        requests_per_min: Requests, answered or not.
+        tokens_per_min: Tokens of prompts and answers.
+        bytes_per_min: Bytes of bodies.
+        concurrent_requests: Requests at a time; each choice of one is one.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    requests_per_min: Number | None = None
+    tokens_per_min: Number | None = None
+    bytes_per_min: Number | None = None
+    concurrent_requests: Number | None = None
 
 
 class TenantEntry(TermsConfig):
@@ -162,20 +249,22 @@ class TenantEntry(TermsConfig):
 
     Args:
         name: As policies and logs see it.
-        keys: SHA-256 of each of its keys; two while it changes from one to the other.
+        keys: SHA-256 of each of its keys, or that and when it expires; two while it changes from one to the other.
         max_priority: The highest class that it may claim.
         models: Ids of the models and adapters that it may use; all when not given.
         may_load_adapters: Whether it may load adapters, for all, and unload them.
         cache_group: Tenants with the same group share KV of equal prompts, and by it can tell whether another one has
             sent such a prompt of late. Its own name when not given: it shares with nobody.
+        limits: What its clients may ask for.
     """
 
     name: Name
-    keys: Annotated[list[Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]], Field(min_length=1)]
+    keys: Annotated[list[KeyEntry], Field(min_length=1)]
     max_priority: Priority = Priority.STANDARD
     models: list[str] | None = Field(default=None, min_length=1)
     may_load_adapters: bool = False
     cache_group: Name | None = None
+    limits: LimitsEntry = LimitsEntry()
 
     def tenant(self) -> Tenant:
         return Tenant(
@@ -185,6 +274,7 @@ class TenantEntry(TermsConfig):
             models=None if self.models is None else frozenset(self.models),
             may_load_adapters=self.may_load_adapters,
             cache_group=self.cache_group or self.name,
+            limits=Limits(**dict(self.limits)),
         )
 
 
@@ -244,7 +334,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     key, its_hash = new_key()
     try:
-        TenantEntry(name=options.name, keys=[its_hash])
+        TenantEntry(name=options.name, keys=[KeyEntry(hash=its_hash)])
     except ValidationError:
         print(f"{options.name!r} is no name: letters, digits, '.', '_' and '-', 128 at most", file=sys.stderr)
         return 2

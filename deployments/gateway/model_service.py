@@ -41,6 +41,7 @@ from deployments.openai.body import validated
 from deployments.openai.errors import ApiError, error_of, invalid
 from deployments.openai.event_ids import EventId, EventIds
 from deployments.openai.identity import Terms, terms_of, wants_latency_budget
+from deployments.openai.rate_limits import NO_ACCOUNT, NoAccount, TenantAccount
 from deployments.openai.requests import ChatRequest, CompletionRequest, SamplingFields
 from deployments.openai.responses import OpenAiAnswer
 from deployments.openai.terms import TermsFields
@@ -104,6 +105,7 @@ class Asked:
         tenant: Whose it is.
         budget: The account of its time.
         adapter: The LoRA adapter that it asks for, if any.
+        account: What its tenant has left of its limits.
     """
 
     fields: Any
@@ -111,6 +113,7 @@ class Asked:
     tenant: Tenant
     budget: LatencyBudget
     adapter: Adapter = NO_ADAPTER
+    account: TenantAccount | NoAccount = NO_ACCOUNT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -503,7 +506,8 @@ class ModelService:
             has_cached_answer=cache_entry.has_answer,
             adapter=adapter,
         )
-        opened = self.host.submit(view, engine_request, cache_entry, asked.budget, keeping)
+        usage = asked.account.begin(len(token_ids))
+        opened = self.host.submit(view, engine_request, cache_entry, asked.budget, keeping=keeping, usage=usage)
         opened.headers[GATEWAY_HEADER] = self._gateway.replica_id
         opened.client_deadline_unix_s = terms.client_deadline_unix_s
         return opened

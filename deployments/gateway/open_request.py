@@ -8,6 +8,7 @@ from functools import partial
 
 from cluster.latency_budget import LatencyBudget
 from deployments.gateway.response_cache import NO_CACHE_ENTRY, CacheEntry
+from deployments.openai.rate_limits import NO_USAGE, NoUsage, Usage
 from deployments.openai.token_stream import TokenStream
 from deployments.telemetry.answer_metrics import Answered
 from deployments.wire import inner_hop
@@ -49,6 +50,7 @@ class ServeOpenRequest:
         answered_tokens: Tokens of its answer that its client had before it came here; ``emitted`` are those since.
         answered_chars: Length of their text.
         keeping: How replicas keep its answer for another gateway.
+        usage: What it uses of its tenant's limits.
     """
 
     view: RequestView
@@ -73,9 +75,11 @@ class ServeOpenRequest:
     answered_tokens: int = 0
     answered_chars: int = 0
     keeping: AnswerKeeping = NO_KEEPING
+    usage: Usage | NoUsage = NO_USAGE
 
     def __post_init__(self) -> None:
         self.stream = TokenStream(self.budget.let_go)
+        self.headers |= self.usage.headers
 
     def place(self, decision: Placement) -> None:
         """Another attempt of it goes to a replica."""

@@ -23,6 +23,7 @@ from deployments.gateway.open_request import ServeOpenRequest
 from deployments.gateway.response_cache import NO_CACHE_ENTRY, CacheEntry
 from deployments.gateway.running_attempt import AttemptEnd, Order, RunningAttempt
 from deployments.gateway.watches.probe_call import ProbeCall
+from deployments.openai.rate_limits import NO_USAGE, NoUsage, Usage
 from deployments.telemetry.metrics import CanaryResult, GatewayMetrics, ProbeResult
 from deployments.telemetry.refusals import RecentRefusals
 from deployments.wire import inner_hop
@@ -199,7 +200,9 @@ class ServeHost:
         request: EngineRequest,
         cache_entry: CacheEntry = NO_CACHE_ENTRY,
         budget: LatencyBudget | None = None,
+        *,
         keeping: AnswerKeeping = NO_KEEPING,
+        usage: Usage | NoUsage = NO_USAGE,
     ) -> ServeOpenRequest:
         """Takes a request in; read its ``stream`` to the outcome, or call :meth:`abandon`.
 
@@ -209,6 +212,7 @@ class ServeHost:
             cache_entry: What the response cache has to do with it.
             budget: Where its time has gone so far; it begins now unless given.
             keeping: How replicas keep its answer for another gateway.
+            usage: What it uses of its tenant's limits; ended with it.
         """
         budget = budget or LatencyBudget(self._clock.now_s)
         opened = ServeOpenRequest(
@@ -219,6 +223,7 @@ class ServeHost:
             answered_tokens=request.answered_tokens,
             answered_chars=request.answered_chars,
             keeping=keeping,
+            usage=usage,
         )
         is_new = view.request_id not in self._requests
         self._requests[view.request_id] = opened
@@ -238,7 +243,8 @@ class ServeHost:
         """Of a request whose arrival was too much for the dispatcher nothing stays, as far as that can be."""
         with suppress(Exception):
             self.abandon(request_id)
-        self._requests.pop(request_id, None)
+        if (left := self._requests.pop(request_id, None)) is not None:
+            left.usage.end(output_tokens=0)
 
     def abandon(self, request_id: str) -> None:
         """The client has gone; nothing happens when the request is answered already."""
@@ -446,7 +452,9 @@ class ServeHost:
         opened = self._requests.pop(effect.request_id)
         opened.budget.answered()
         now_s = self._clock.now_s()
-        self._metrics.count_answer(opened.answered(effect.outcome, now_s))
+        answered = opened.answered(effect.outcome, now_s)
+        opened.usage.end(answered.output_tokens)
+        self._metrics.count_answer(answered)
         self._refusals.note_outcome(opened.view, opened.lane, effect.outcome)
         if effect.outcome.kind is not OutcomeKind.CANCELLED:
             self._count_slos(opened, opened.latencies_s(effect.outcome, now_s))

@@ -31,6 +31,7 @@ from deployments.http.hot_routes import Handler as RouteHandler
 from deployments.openai.body import read_body, read_json, validated
 from deployments.openai.errors import ApiError, anthropic_body, internal_error, invalid, retry_after
 from deployments.openai.identity import tenant_of
+from deployments.openai.rate_limits import RateLimits
 from deployments.openai.terms import TermsFields
 from deployments.openai.token_requests import DetokenizeRequest, TokenizeRequest
 from deployments.telemetry.refusals import RecentRefusals
@@ -126,6 +127,7 @@ class OpenAIService:
         gateway, clock = models[0].gateway, MonotonicClock()
         self._clock = clock
         self._tenants = tenants_of(models)
+        self._limits = RateLimits(self._clock.now_s)
         self._metrics = ServiceMetrics()
         self._refusals = RecentRefusals(clock.now_s)
         self._tracer = tracer_for(models[0].tracing, replica_id)
@@ -290,15 +292,15 @@ class OpenAIService:
     @_counting_errors
     async def tokenize(self, request: Request) -> Response:
         """Token ids of a text or a conversation, as the engine would get them."""
-        tenant = tenant_of(request, self._tenants)
-        body = await read_body(request, TokenizeRequest, self._config.max_body_bytes)
+        asked = await self._read(request)
+        body, tenant = validated(TokenizeRequest, asked.fields), asked.tenant
         return await self._named_or_only(body.model, tenant).model.tokenize(body)
 
     @_counting_errors
     async def detokenize(self, request: Request) -> Response:
         """The text of token ids."""
-        tenant = tenant_of(request, self._tenants)
-        body = await read_body(request, DetokenizeRequest, self._config.max_body_bytes)
+        asked = await self._read(request)
+        body, tenant = validated(DetokenizeRequest, asked.fields), asked.tenant
         return await self._named_or_only(body.model, tenant).model.detokenize(body)
 
     def hot_routes(self) -> dict[str, RouteHandler]:
@@ -356,11 +358,16 @@ class OpenAIService:
         return self._models[0].config.gateway
 
     async def _read(self, request: Request) -> Asked:
-        """Whose request it is and what its body says, of which nothing is read without a key that is known here."""
+        """Whose request it is and what its body says, of which nothing is read without a key that is known here, nor
+        where its tenant has asked for too much.
+        """
         budget = LatencyBudget(self._clock.now_s)
         tenant = tenant_of(request, self._tenants)
-        fields, digest = await read_json(request, self._config.max_body_bytes)
-        return Asked(fields=fields, digest=digest, tenant=tenant, budget=budget)
+        account = self._limits.account_of(tenant, self._config.replicas)
+        account.check_in()
+        fields, digest, num_bytes = await read_json(request, self._config.max_body_bytes)
+        account.take_bytes(num_bytes)
+        return Asked(fields=fields, digest=digest, tenant=tenant, budget=budget, account=account)
 
     async def _read_as_loader(self, request: Request, body: type[Body]) -> Body:
         """The body of a request that only those may send who may load adapters."""

@@ -1,7 +1,7 @@
 """Reads a request's body within bounds, and says in OpenAI's shape what is wrong with it."""
 
 from hashlib import blake2b
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from fastapi import Request
@@ -27,11 +27,25 @@ async def read_body(request: Request, model: type[Model], max_bytes: int) -> Mod
     Raises:
         ApiError: As :func:`read_json` and :func:`validated` do.
     """
-    return validated(model, (await read_json(request, max_bytes))[0])
+    return validated(model, (await read_json(request, max_bytes)).fields)
 
 
-async def read_json(request: Request, max_bytes: int) -> tuple[Any, str]:
-    """What the body says, and a hash of its bytes: what a client's retries have in common.
+class JsonBody(NamedTuple):
+    """A body that has been read.
+
+    Args:
+        fields: What it says.
+        digest: A hash of its bytes: what a client's retries have in common.
+        num_bytes: How long it is.
+    """
+
+    fields: Any
+    digest: str
+    num_bytes: int
+
+
+async def read_json(request: Request, max_bytes: int) -> JsonBody:
+    """What the body says.
 
     Raises:
         ApiError: 413 for a body over ``max_bytes``, 400 for one that is no JSON.
@@ -41,7 +55,7 @@ async def read_json(request: Request, max_bytes: int) -> tuple[Any, str]:
         fields: Any = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise invalid(f"the body is not valid JSON: {error}", code="invalid_json") from error
-    return fields, blake2b(raw, digest_size=DIGEST_BYTES).hexdigest()
+    return JsonBody(fields, blake2b(raw, digest_size=DIGEST_BYTES).hexdigest(), len(raw))
 
 
 def validated(model: type[Model], fields: Any) -> Model:

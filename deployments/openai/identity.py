@@ -92,9 +92,10 @@ def tenant_of(request: Request, tenants: Tenants) -> Tenant:
     if not key:
         message = "there is no API key; send one in the header 'Authorization: Bearer KEY'"
         raise ApiError(401, message, "invalid_api_key", headers=_CHALLENGE)
-    tenant = tenants.of_key(key)
+    tenant = tenants.of_key(key, unix_s())
     if tenant is None:
-        raise ApiError(401, "the API key is not one of this deployment's", "invalid_api_key", headers=_CHALLENGE)
+        message = "the API key is not one of this deployment's, or has expired"
+        raise ApiError(401, message, "invalid_api_key", headers=_CHALLENGE)
     return tenant
 
 

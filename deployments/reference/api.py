@@ -24,6 +24,7 @@ from deployments.openai.identity import (
     TIME_LEFT_HEADER,
     TIMEOUT_HEADER,
 )
+from deployments.openai.rate_limits import CODE as RATE_LIMIT_CODE
 from deployments.openai.requests import UNSERVED, ChatRequest, CompletionRequest
 from deployments.openai.token_requests import TokenizeRequest
 from deployments.reference.docstrings import summary_of
@@ -73,6 +74,8 @@ RESPONSE_HEADERS: Mapping[str, str] = {
     degradation.HEADER: "what the request was [given in place of what it asked for](../explanation/degradation.md)",
     "x-spillway-reason": "the reason of a refusal or failure that the dispatcher decided",
     TIME_LEFT_HEADER: f"what was left until the `{DEADLINE_HEADER}` when the answer began",
+    "x-ratelimit-remaining-requests": "what the tenant's [limits](../how-to/tenants.md#keys) leave; `-limit-` and `-reset-` "
+    "beside it, and the same of `-tokens`",
     "retry-after": "with 429 and 503: when to come back",
     next(iter(NO_RETRY)): "`false`: a retry, at whichever gateway, would be answered the same",
     TIMING_HEADER: f"the stages so far, to a client that sends `{LATENCY_BUDGET_HEADER}: 1`",
@@ -85,6 +88,7 @@ OF_THE_GATEWAY: tuple[tuple[int, str, str, str], ...] = (
     (400, "unsupported_value", "a field that is known and not served", "leave it out"),
     (400, "context_length_exceeded", "prompt and `max_tokens` together exceed the context", "send or ask for less"),
     (401, "invalid_api_key", "the deployment has tenants, and the key is missing or none of theirs", "change the key"),
+    (429, RATE_LIMIT_CODE, "its tenant has asked for more than its `limits`", "wait as long as `Retry-After` says"),
     (
         403,
         "priority_not_allowed",

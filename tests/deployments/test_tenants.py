@@ -1,4 +1,5 @@
 import hmac
+from datetime import UTC, date, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from deployments import launch
 from deployments.app import build
 from deployments.config import ROOT, validated
-from deployments.tenants import ANYBODY, Tenant, Tenants, load_tenants, main, new_key
+from deployments.tenants import ANYBODY, Limits, Tenant, Tenants, load_tenants, main, new_key
 from policies import Priority, Quota, TenantTerms
 from policies.errors import ConfigError
 from tests.deployments.app_args import args, error_of
@@ -58,6 +59,22 @@ def test_a_key_finds_its_tenant_and_what_that_is_entitled_to(tmp_path: Path) -> 
     assert found.of_key(b"three") == Tenant(name="reports", max_priority=Priority.STANDARD, cache_group="reports")
     assert found.of_key(b"four") is found.of_key(b"") is None
     assert found.of_key(hash_of("one").encode()) is None, "the hash is no key"
+
+
+def test_a_key_counts_until_the_day_on_which_it_expires(tmp_path: Path) -> None:
+    entry = an_entry("shop", "old", "new")
+    entry["keys"][0] = {"hash": entry["keys"][0], "expires": date(2027, 1, 31)}
+    found = loaded(tmp_path, entry)
+    first_moment_unix_s = datetime(2027, 1, 31, tzinfo=UTC).timestamp()
+
+    assert found.of_key(b"old", first_moment_unix_s - 0.001) == found.of_key(b"new", first_moment_unix_s)
+    assert found.of_key(b"old", first_moment_unix_s) is None
+
+
+def test_a_tenants_limits_are_those_of_all_its_keys(tmp_path: Path) -> None:
+    found = loaded(tmp_path, an_entry("shop", "one", "two", limits={"requests_per_min": 60}))
+    tenants = [found.of_key(key) for key in (b"one", b"two")]
+    assert [each and each.limits for each in tenants] == [Limits(requests_per_min=60)] * 2
 
 
 def test_policies_are_told_of_those_about_whom_there_is_something_to_tell(tmp_path: Path) -> None:
@@ -109,7 +126,11 @@ def document(**fields: Any) -> str:
         (document(name="a b"), "tenants.0.name", "text that matches"),
         (document(name=7), "tenants.0.name", "text"),
         (document(keys=[]), "tenants.0.keys", "1 or more entries"),
-        (document(keys=["sha256:" + "0" * 63]), "tenants.0.keys.0", "new-key NAME"),
+        (document(keys=["sha256:" + "0" * 63]), "tenants.0.keys.0.hash", "new-key NAME"),
+        (document(keys=[{"hash": hash_of("a"), "expires": "soon"}]), "tenants.0.keys.0.expires", "date"),
+        (document(keys=[{"hash": hash_of("a"), "until": 1}]), "tenants.0.keys.0.until", "no field of this name"),
+        (document(limits={"requests_per_min": 0}), "tenants.0.limits.requests_per_min", "1 or more"),
+        (document(limits={"requests": 5}), "tenants.0.limits.requests", "no field of this name"),
         (document(max_priority="urgent"), "tenants.0.max_priority", "'critical', 'standard' or 'sheddable'"),
         (document(weight=0), "tenants.0.weight", "0.001 or more"),
         (document(weight=1001), "tenants.0.weight", "1000 or less"),
