@@ -74,8 +74,8 @@ RESPONSE_HEADERS: Mapping[str, str] = {
     degradation.HEADER: "what the request was [given in place of what it asked for](../explanation/degradation.md)",
     "x-spillway-reason": "the reason of a refusal or failure that the dispatcher decided",
     TIME_LEFT_HEADER: f"what was left until the `{DEADLINE_HEADER}` when the answer began",
-    "x-ratelimit-remaining-requests": "what the tenant's [limits](../how-to/tenants.md#keys) leave; `-limit-` and `-reset-` "
-    "beside it, and the same of `-tokens`",
+    "x-ratelimit-remaining-requests": "what the tenant's [limits](../how-to/tenants.md#keys) leave; `-limit-` and "
+    "`-reset-` beside it, and the same of `-tokens`",
     "retry-after": "with 429 and 503: when to come back",
     next(iter(NO_RETRY)): "`false`: a retry, at whichever gateway, would be answered the same",
     TIMING_HEADER: f"the stages so far, to a client that sends `{LATENCY_BUDGET_HEADER}: 1`",
