@@ -526,7 +526,8 @@ def _line(verdict: LogVerdict) -> str:
     heard = verdict.heard
     ended = (heard.outcomes[kind] for kind in OutcomeKind)
     numbers = (heard.num_records, heard.num_requests, heard.num_attempts, *ended, heard.num_open_requests)
-    held = f"{heard.num_violations:,} violations" if heard.num_violations else "held"
+    number = heard.num_violations
+    held = f"{number:,} violation{'s' * (number > 1)}" if number else "held"
     return "  ".join((*(f"{number:>9,}" for number in numbers), f"{held}, {verdict.end}"))
 
 
