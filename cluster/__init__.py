@@ -2,7 +2,7 @@
 
 Rooms:
     config: what a YAML file says of policies, lanes and tenants, the same for a deployment and for a scenario.
-    event_log: event logs: written, read, and replayed to the byte.
+    event_log: event logs: written, read, replayed to the byte, and what must hold in them.
     load_coordinator: what all gateways are offered together, and who is shed, the same to all of them.
     sim: the virtual-time host: simulated gateways and replicas around production dispatchers.
 """

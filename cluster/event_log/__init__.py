@@ -1,1 +1,1 @@
-"""Event logs: written, read, and replayed to the byte."""
+"""Event logs: written, read, replayed to the byte, and what must hold in them."""

@@ -31,6 +31,7 @@ CLOSED = "closed"
 _SIZES = struct.Struct(">II")
 _HEAD = struct.Struct(">III")
 _encode = msgspec.msgpack.Encoder().encode
+_decode_answer = msgspec.msgpack.Decoder(list[Effect] | str).decode
 
 
 class EventLogUnreadable(ServingError):
@@ -131,6 +132,12 @@ def encode_record(now_s: float, event: Event, answer: Sequence[Effect] | str) ->
 def encode_answer(answer: Sequence[Effect] | str) -> bytes:
     """The effects, or the name of the exception that came in their place, as a record has them."""
     return _encode(answer)
+
+
+def decode_answer(answer: bytes | msgspec.Raw) -> Sequence[Effect] | str:
+    """What :func:`encode_answer` encoded."""
+    decoded: Sequence[Effect] | str = _decode_answer(answer)
+    return decoded
 
 
 def encode_end(reason: str) -> bytes:

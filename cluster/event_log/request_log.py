@@ -9,15 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-import msgspec
-
-from cluster.event_log.frames import EventLogUnreadable, LogReader, LogRecord
+from cluster.event_log.frames import EventLogUnreadable, LogReader, LogRecord, decode_answer
 from policies.views import RequestView
-from routing.request.effects import Effect, OutcomeKind, Respond
+from routing.request.effects import OutcomeKind, Respond
 from routing.request.events import Arrived, AttemptFinished
 from routing.sizing.length_log import LoggedRequest, write_log
-
-_decode_answer = msgspec.msgpack.Decoder(list[Effect] | str).decode
 
 
 class FinishedRequests:
@@ -63,8 +59,8 @@ def _logged(request: RequestView, output_tokens: int) -> LoggedRequest:
 
 def _ended(record: LogRecord) -> Iterator[tuple[str, bool]]:
     """Requests that this call ended, and whether they were completed."""
-    answer = _decode_answer(record.answer)
-    for effect in answer if isinstance(answer, list) else ():
+    answer = decode_answer(record.answer)
+    for effect in () if isinstance(answer, str) else answer:
         if isinstance(effect, Respond):
             yield effect.request_id, effect.outcome.kind is OutcomeKind.COMPLETED
 

@@ -105,15 +105,12 @@ class _Users:
 
 def run(script: FaultScript) -> FaultRun:
     """Runs a script to its end; a pure function of it."""
-    longest_pause_s = sum(each.for_s for each in script.faults if each.kind in ("pause", "death"))
-    drift_fraction = max((abs(each.rate - 1.0) for each in script.clocks), default=0.0)
-    dispatcher = script.dispatcher(script.policies)
-    watch = Invariants(_Users(script), dispatcher.params.max_attempts, longest_pause_s, drift_fraction)
+    watch = Invariants(_Users(script), script)
     violations: list[str] = []
     try:
         table = simulate(
             script.fleet,
-            dispatcher,
+            script.dispatcher(script.policies),
             watch,
             ("all",),
             seed=script.seed,

@@ -1,30 +1,27 @@
 """What must hold in a run whatever goes wrong, and a watcher that writes down where it does not.
 
-- Every request has one outcome, and by its deadline.
+- Each dispatcher's conversation holds (:mod:`cluster.event_log.invariants`), by its own clock.
+- Every request has one outcome, and by its deadline, whatever becomes of its gateway.
 - Its client has each token of a whole answer once, and none of a refused one.
-- A refusal says when to come back, and that is no time in the past.
-- A request makes no more attempts at a stage than it may, between two of which it has got no further.
 - When all is over nothing is left: no request, attempt, timer or waiting stage in a gateway, no attempt and no KV block
   in a living replica, and no work that a gateway still counts on one.
 """
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from cluster.event_log.invariants import MOST_VIOLATIONS, DispatcherInvariants
 from cluster.sim.gateway import SimGateway
 from cluster.sim.replica import SimReplica
 from cluster.sim.run_table import OUTCOMES, RunTable
 from cluster.sim.traffic import Arrival, PlannedRequest, Traffic
+from loadtests.fault_simulation.fault_script import FaultScript
 from loadtests.workloads.workload import request_id
-from policies.views import Role
-from routing.request.effects import Outcome, OutcomeKind, Placement, Preemption, Record, ReleaseKv, Send
+from routing.request.effects import Outcome, OutcomeKind, Record, ReleaseKv
 from routing.request.events import AttemptFailed, Event
-from routing.request.request import PROGRESS_TOKENS
 
-MOST_VIOLATIONS = 20
-"""A broken run breaks everything after it; the first ones tell."""
 GRACE_S = 0.01
 
 
@@ -33,31 +30,34 @@ class Invariants:
 
     Args:
         traffic: The clients.
-        max_attempts: Of a request at a stage.
-        late_s: How much later than its deadline an outcome may come: its gateway may have stood still.
-        drift_fraction: The same for each second until the deadline: its gateway's clock may be slow.
+        script: What the run is made from.
 
     Attributes:
-        violations: What did not hold, a sentence each.
         num_requests: Requests that came.
         outcomes: How they ended.
         seen: What dispatchers were told and what they decided, by name, and how often.
     """
 
-    def __init__(self, traffic: Traffic, max_attempts: int, late_s: float, drift_fraction: float) -> None:
+    def __init__(self, traffic: Traffic, script: FaultScript) -> None:
         self._traffic = traffic
-        self._max_attempts = max_attempts
-        self._late_s = late_s
-        self._slower = 1.0 + drift_fraction
+        self._script = script
+        self._clocks = [script.fleet.clock_of(gateway) for gateway in range(script.num_gateways)]
+        self._slower = max(max(each.rate, 2.0 - each.rate) for each in self._clocks)
+        self._away_s = sum(each.for_s for each in script.faults if each.kind in ("pause", "death"))
+        self._deaths = [self._deaths_of(gateway) for gateway in range(script.num_gateways)]
+        self._dispatchers = [self._a_dispatcher(gateway) for gateway in range(script.num_gateways)]
         self._open: dict[str, Arrival] = {}
         self._known: set[str] = set()
-        self._attempts: defaultdict[str, Counter[Role]] = defaultdict(Counter)
-        self._hedges: set[str] = set()
-        self._released: set[str] = set()
-        self.violations: list[str] = []
+        self._broken: list[str] = []
         self.num_requests = 0
         self.outcomes: Counter[str] = Counter()
         self.seen: Counter[str] = Counter()
+
+    @property
+    def violations(self) -> list[str]:
+        """What did not hold, a sentence each, the first ones."""
+        of_dispatchers = [self._said(gateway) for gateway in range(len(self._dispatchers))]
+        return [*(each for said in of_dispatchers for each in said), *self._broken][:MOST_VIOLATIONS]
 
     # -- as the clients -----------------------------------------------------------------------------------------------
 
@@ -72,12 +72,9 @@ class Invariants:
         arrival = self._open.pop(request.request_id, None)
         if arrival is None:
             self._break(now_s, f"{request.request_id} has another outcome, {outcome.kind}")
-        elif now_s > arrival.at_s + request.timeout_s * self._slower + self._late_s + GRACE_S:
+        elif now_s > arrival.at_s + request.timeout_s * self._slower + self._away_s + GRACE_S:
             self._break(now_s, f"{request.request_id} has its outcome {now_s - arrival.at_s:.2f} s after it came")
-        if not 0 <= outcome.retry_after_s < math.inf:
-            self._break(now_s, f"{request.request_id} is told to come back in {outcome.retry_after_s} s")
         self.outcomes[outcome.kind if outcome.reason is None else outcome.reason] += 1
-        self._attempts.pop(request.request_id, None)
         following = self._traffic.on_end(request, outcome, now_s)
         for each in following:
             self._begin(each)
@@ -105,37 +102,34 @@ class Invariants:
 
     def on_event(self, gateway: int, now_s: float, event: Event, effects: Any) -> None:
         """A dispatcher was told something, and said what is to be done."""
+        self._bury(gateway, now_s)
+        self._dispatchers[gateway].on_event(self._clocks[gateway].shown_s(now_s), event, effects)
         self.seen[_name_of(event)] += 1
-        if isinstance(event, AttemptFailed) and event.output_tokens >= PROGRESS_TOKENS:
-            self._attempts.pop(event.attempt_id.rpartition(".")[0], None)
         for effect in effects:
             if isinstance(effect, Record):
                 self.seen[type(effect.decision).__name__] += 1
-                self._note(effect.decision)
-        for effect in effects:
-            if isinstance(effect, Send) and effect.attempt_id not in self._hedges:
-                self._count(effect, now_s)
-            if isinstance(effect, Send) and effect.kv_from in self._released:
-                self._break(now_s, f"{effect.attempt_id} is to pull the KV of {effect.kv_from}, which was given up")
             elif isinstance(effect, ReleaseKv):
                 self.seen["ReleaseKv"] += 1
-                self._released.add(effect.kv_from)
 
-    def _note(self, decision: object) -> None:
-        """A second attempt does not count, and a preemption is no fault of the attempts before it."""
-        if isinstance(decision, Placement) and decision.is_hedge:
-            self._hedges.add(decision.attempt_id)
-        elif isinstance(decision, Preemption):
-            self._attempts.pop(decision.request_id, None)
+    def _bury(self, gateway: int, now_s: float) -> None:
+        """Who died before now has another dispatcher since; what was open in the former one is its clients' affair."""
+        deaths_s = self._deaths[gateway]
+        while deaths_s and deaths_s[0] <= now_s:
+            deaths_s.pop(0)
+            self._broken += self._said(gateway)
+            self._dispatchers[gateway] = self._a_dispatcher(gateway)
 
-    def _count(self, send: Send, now_s: float) -> None:
-        if send.request_id not in self._open:
-            self._break(now_s, f"{send.attempt_id} is sent for a request that has its outcome")
-        attempts = self._attempts[send.request_id]
-        attempts[send.stage] += 1
-        most = self._max_attempts * (1 + (send.stage is Role.PREFILL))  # KV may be lost as often as well
-        if attempts[send.stage] > most:
-            self._break(now_s, f"{send.attempt_id} is attempt {attempts[send.stage]} at {send.stage}, of {most}")
+    def _deaths_of(self, gateway: int) -> list[float]:
+        faults = self._script.faults
+        return sorted(each.at_s for each in faults if each.kind == "death" and each.gateway == gateway)
+
+    def _a_dispatcher(self, gateway: int) -> DispatcherInvariants:
+        faults = (each for each in self._script.faults if each.kind == "pause" and each.gateway == gateway)
+        late_s = sum(each.for_s for each in faults) * self._clocks[gateway].rate + GRACE_S
+        return DispatcherInvariants(self._script.dispatcher(self._script.policies).params.max_attempts, late_s)
+
+    def _said(self, gateway: int) -> list[str]:
+        return [f"gateway {gateway}, {each}" for each in self._dispatchers[gateway].violations]
 
     # -- when all is over ---------------------------------------------------------------------------------------------
 
@@ -144,6 +138,8 @@ class Invariants:
         for name, arrival in self._open.items():
             self._break(arrival.at_s, f"{name} has no outcome")
         for rank, gateway in enumerate(gateways):
+            self._bury(rank, math.inf)
+            self._dispatchers[rank].close()
             for what, number in gateway.left().items():
                 if number:
                     self._break(0.0, f"gateway {rank} has {number} {what} left")
@@ -152,8 +148,8 @@ class Invariants:
                 self._break(0.0, f"{replica.replica_id} has {replica.num_ongoing} attempts or KV blocks left")
 
     def _break(self, at_s: float, what: str) -> None:
-        if len(self.violations) < MOST_VIOLATIONS:
-            self.violations.append(f"{at_s:.3f} s: {what}" if at_s else what)
+        if len(self._broken) < MOST_VIOLATIONS:
+            self._broken.append(f"{at_s:.3f} s: {what}" if at_s else what)
 
 
 def _name_of(event: Event) -> str:

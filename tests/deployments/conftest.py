@@ -13,9 +13,9 @@ from tests.deployments.reloadable import Reloadable, running
 
 
 @pytest.fixture(scope="package")
-def nodes() -> Iterator[RayNodes]:
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayNodes]:
     """Three Ray nodes with Serve."""
-    with ray_nodes() as running:
+    with ray_nodes(tmp_path_factory.mktemp("gateway-logs")) as running:
         yield running
 
 

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -21,6 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from deployments.config import ROOT
 from deployments.launch import PROXY_READY_S
 from engines.peer_port import free_port
+from tests.deployments.gateway_logs import GatewayLogs
 from tests.engines.emulated_engines import ensure_tokenizer
 from tests.plain_http import HTTP
 from tests.waiting import PATIENCE_S, wait_until
@@ -55,12 +57,14 @@ class RayNodes:
         head: Node id of the head.
         prefill: Node id of the node with the resource ``prefill``.
         decode: Node id of the node with the resource ``decode``.
+        logs: What the gateways of its applications log.
     """
 
     url: str
     head: str
     prefill: str
     decode: str
+    logs: GatewayLogs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +128,7 @@ def application(nodes: RayNodes, name: str, args: dict[str, Any]) -> Iterator[Li
     """An application at ``/NAME``, or at the root when it is called ``spillway``, once all its replicas are ready.
 
     It is taken away without waiting for its end: what comes next starts meanwhile, and ``ray_nodes`` sees to the rest.
+    What its gateways have logged until then has to hold (:mod:`cluster.event_log.invariants`).
 
     Args:
         nodes: Where.
@@ -136,6 +141,7 @@ def application(nodes: RayNodes, name: str, args: dict[str, Any]) -> Iterator[Li
     from deployments.configuration.models import models_in
 
     ensure_tokenizer()
+    args = nodes.logs.added_to(args, name)
     models = models_in(args)
     prefix = "" if name == "spillway" else f"/{name}"
     is_scaled = any(each.policies.spec().is_scaled for each in models)
@@ -153,6 +159,7 @@ def application(nodes: RayNodes, name: str, args: dict[str, Any]) -> Iterator[Li
         yield live
     finally:
         serve.delete(name, _blocking=False)
+    nodes.logs.check(name)
 
 
 def replicas_of(url: str) -> dict[str, int]:
@@ -222,10 +229,13 @@ def vllm_args() -> dict[str, Any]:
 
 
 @contextmanager
-def ray_nodes() -> Iterator[RayNodes]:
+def ray_nodes(logs: Path) -> Iterator[RayNodes]:
     """A head and two more Ray nodes, and Serve with one Python proxy on the head; all of it is gone afterwards.
 
     The cluster has a token of its own. Ray has read its environment already, so it is told to read it anew.
+
+    Args:
+        logs: Where the gateways of its applications log to.
     """
     import ray
     from ray import serve
@@ -249,8 +259,13 @@ def ray_nodes() -> Iterator[RayNodes]:
         ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
         port = free_port("127.0.0.1")
         serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})
+        gateway_logs = GatewayLogs(logs)
         yield RayNodes(
-            url=f"http://127.0.0.1:{port}", head=head.node_id, prefill=prefill.node_id, decode=decode.node_id
+            url=f"http://127.0.0.1:{port}",
+            head=head.node_id,
+            prefill=prefill.node_id,
+            decode=decode.node_id,
+            logs=gateway_logs,
         )
         serve.shutdown()
     finally:
@@ -262,6 +277,7 @@ def ray_nodes() -> Iterator[RayNodes]:
         left = _end_marked(folder)
         shutil.rmtree(folder, ignore_errors=True)
     assert not left, f"the cluster left processes behind: {left}"
+    gateway_logs.check_all()
 
 
 def _end_marked(folder: str) -> list[str]:

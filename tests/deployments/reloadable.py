@@ -59,7 +59,8 @@ class Reloadable:
 
     def _document(self, user_config: dict[str, Any] | None) -> dict[str, Any]:
         cache = {"max_bytes": 100_000, "ttl_s": 600}
-        args = emulated_args(tenants=str(self.tenants), response_cache=cache)
+        logs = self.live.nodes.logs.folder(NAME)
+        args = emulated_args(tenants=str(self.tenants), response_cache=cache, event_log=logs)
         args["pools"][0]["max_num_seqs"] = NUM_SEQS
         args["engine"] |= {"kv_events": True, "args": {"max_model_len": CONTEXT_TOKENS}}
         args["engine"]["emulation"]["kv_capacity_tokens"] = NUM_SEQS * CONTEXT_TOKENS
@@ -98,3 +99,4 @@ def running(nodes: RayNodes, folder: Path) -> Iterator[Reloadable]:
         yield made
     finally:
         serve.delete(NAME, _blocking=False)
+    nodes.logs.check(NAME)

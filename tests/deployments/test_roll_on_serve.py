@@ -22,6 +22,7 @@ from deployments.config import ROOT
 from deployments.launch import Deployment, running
 from deployments.local.places import config_of
 from engines.peer_port import free_port
+from tests.deployments.gateway_logs import check_logs
 from tests.deployments.live_cluster import emulated_args
 from tests.deployments.streams import Streams
 from tests.engines.emulated_engines import ensure_tokenizer
@@ -51,7 +52,7 @@ def written(folder: Path, name: str, **emulation: Any) -> Path:
     """Two replicas a pool and four gateways below a path of their own, with something of the emulation changed."""
     document = yaml.safe_load((ROOT / "deployments" / "configs" / "emulated.yaml").read_text())
     limits = {"graceful_shutdown_timeout_s": LONGEST_S, "stall_after_s": STALL_AFTER_S}
-    args = emulated_args(pools=(2, 2), replicas=4, **limits)
+    args = emulated_args(pools=(2, 2), replicas=4, event_log=str(folder / "logs"), **limits)
     for pool in args["pools"]:
         pool["graceful_shutdown_timeout_s"] = LONGEST_S
     args["engine"]["emulation"] |= emulation
@@ -67,6 +68,7 @@ def deployment(folder: Path) -> Iterator[Deployment]:
     ensure_tokenizer()
     with running(written(folder, "first"), free_port("127.0.0.1")) as found:
         yield found
+    check_logs(folder / "logs")
 
 
 @contextmanager

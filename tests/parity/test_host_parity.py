@@ -1,4 +1,6 @@
-"""The Serve host writes a log while replicas answer, fail, vanish and report, and clients leave; the log replays."""
+"""The Serve host writes a log while replicas answer, fail, vanish and report, and clients leave; the log replays, and
+all holds in it that must.
+"""
 
 import asyncio
 import random
@@ -13,6 +15,7 @@ from ray.exceptions import ActorDiedError
 
 from cluster import EventLogFile, NoEventLog, Seeds
 from cluster.event_log.frames import CLOSED, LogReader, encode_answer
+from cluster.event_log.invariants import hear_log
 from cluster.event_log.replay import ReplayResult, replay
 from deployments.wire import inner_hop
 from deployments.wire.inner_hop import Failure, Withdrawn
@@ -26,6 +29,8 @@ from tests.deployments.host_dialogue import Call, HostDialogue
 
 HANDLE = KvHandle({"remote_block_ids": [1]}, 3)
 NUM_REQUESTS = 200
+FAKE_CLOCK_S = 1e6
+"""The script's clock is not that of the event loop, so timers fire when they like."""
 TIE = PolicyChoice(name="tests.policy_doubles:TieHalf")
 EJECT = PolicyChoice(name="tests.policy_doubles:EjectAfterErrors")
 ELSEWHERE = {"LoadDue", "ThresholdsReceived", "NewsReceived"}
@@ -204,7 +209,7 @@ LANES = (
 
 @pytest.mark.parametrize("planner", ["always_unified", "always_disaggregated"])
 @pytest.mark.parametrize("balancing", sorted(CATALOG["balancing"]))
-async def test_what_a_serve_host_writes_replays(tmp_path: Path, planner: str, balancing: str) -> None:
+async def test_what_a_serve_host_writes_replays_and_holds(tmp_path: Path, planner: str, balancing: str) -> None:
     path = tmp_path / "gw.log"
     logs: list[EventLogFile] = []
 
@@ -229,6 +234,9 @@ async def test_what_a_serve_host_writes_replays(tmp_path: Path, planner: str, ba
         result = replay(file)
     with path.open("rb") as file:
         events = [type(record.event).__name__ for record in LogReader(file)]
+    with path.open("rb") as file:
+        heard = hear_log(file, FAKE_CLOCK_S).heard
+    assert heard.violations == []
     assert result == ReplayResult(num_records=len(events), end_reason=CLOSED)
     assert set(events) | {"AnswerBegun"} == KINDS, "with all unified replicas out, requests are served apart"
     assert planner == "always_unified" or "AnswerBegun" in events

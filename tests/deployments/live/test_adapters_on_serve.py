@@ -32,14 +32,14 @@ BY_AFFINITY = {"name": "scored", "params": {"weights": {"load": 1.0, "adapter": 
 """A load of these adapters takes 4 ms, so that ``least_delay`` often prefers the smaller batch."""
 
 
-def document(tenants: str, bucket: str, user_config: dict[str, Any]) -> dict[str, Any]:
+def document(tenants: str, bucket: str, logs: str, user_config: dict[str, Any]) -> dict[str, Any]:
     """As ``serve deploy`` takes it, in the words of Ray Serve LLM."""
     gateway = {"name": "gateway", "user_config": user_config}
     found = {"name": NAME, "route_prefix": f"/{NAME}", "import_path": "deployments.llm:build_openai_app"}
-    return {"applications": [{**found, "args": application_args(tenants, bucket), "deployments": [gateway]}]}
+    return {"applications": [{**found, "args": application_args(tenants, bucket, logs), "deployments": [gateway]}]}
 
 
-def application_args(tenants: str, bucket: str) -> dict[str, Any]:
+def application_args(tenants: str, bucket: str, logs: str) -> dict[str, Any]:
     """Two replicas of the scripted model, each with room for two of three adapters, and one of the other model.
 
     All three are in a bucket, and two of them are listed by names of their own.
@@ -53,7 +53,7 @@ def application_args(tenants: str, bucket: str) -> dict[str, Any]:
         "spillway": {
             "models": {"scripts": {"adapters": listed}},
             "engine": {"profile": "vllm-cpu-tiny"},
-            "gateway": {"num_cpus": 0.01, "tenants": tenants},
+            "gateway": {"num_cpus": 0.01, "tenants": tenants, "event_log": logs},
             "policies": {"balancing": "least_delay", "prefixes": "block_hash"},
         },
     }
@@ -97,12 +97,13 @@ def running(nodes: RayNodes, key: tuple[str, str], bucket: str) -> Iterator[Live
     from ray import serve
 
     live = Live(url=f"{nodes.url}/{NAME}", nodes=nodes)
-    deploy_document(document(key[1], bucket, {}))
+    deploy_document(document(key[1], bucket, nodes.logs.folder(NAME), {}))
     try:
         wait_until(lambda: replicas_of(live.url) == REPLICAS, "all replicas take requests", START_PATIENCE_S)
         yield live
     finally:
         serve.delete(NAME, _blocking=False)
+    nodes.logs.check(NAME)
 
 
 def client(running: Live, key: tuple[str, str]) -> OpenAI:
@@ -203,7 +204,8 @@ def test_in_a_burst_of_all_of_them_every_answer_is_the_right_one(running: Live, 
 def loads_under(balancing: str | dict[str, Any], running: Live, key: tuple[str, str], bucket: str) -> float:
     """Adapters that engines load for the same requests, a few at a time, under a policy of balancing."""
     applied = running.metric("spillway_reloads_total", result="applied")
-    deploy_document(document(key[1], bucket, {"models": {"scripts": {"policies": {"balancing": balancing}}}}))
+    user_config = {"models": {"scripts": {"policies": {"balancing": balancing}}}}
+    deploy_document(document(key[1], bucket, running.nodes.logs.folder(NAME), user_config))
     wait_until(lambda: running.metric("spillway_reloads_total", result="applied") > applied, "it is applied")
     attempts, loads = "spillway_replica_attempts_total", "spillway_replica_adapter_loads_total"
     began, loaded = running.metric(attempts, model="scripts"), running.metric(loads, model="scripts")

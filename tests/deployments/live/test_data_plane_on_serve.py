@@ -13,6 +13,7 @@ import yaml
 from deployments.config import ROOT
 from deployments.launch import Deployment, running
 from engines.peer_port import free_port
+from tests.deployments.gateway_logs import check_logs
 from tests.engines.emulated_engines import ensure_tokenizer
 from tests.plain_http import HTTP
 from tests.waiting import wait_until
@@ -32,10 +33,13 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
     args = document["applications"][0]["args"]
     args["engine"] = {"kind": "emulated", "emulation": {"profile": "h100-llama3-8b", "speed": 0.25}}
     args["pools"] = [{"name": "unified", "role": "unified", "replicas": 2, "num_cpus": 0.1}]
-    config = tmp_path_factory.mktemp("data_plane") / "two-replicas.yaml"
+    folder = tmp_path_factory.mktemp("data_plane")
+    args["gateway"] = {**args.get("gateway", {}), "event_log": str(folder / "logs")}
+    config = folder / "two-replicas.yaml"
     config.write_text(yaml.safe_dump(document))
     with running(config, free_port("127.0.0.1")) as deployment:
         yield deployment
+    check_logs(folder / "logs")
 
 
 def replica_pids(deployment: Deployment) -> set[int]:

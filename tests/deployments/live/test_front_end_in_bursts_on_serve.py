@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from deployments.config import ROOT
 from deployments.launch import Deployment, running
 from engines.peer_port import free_port
+from tests.deployments.gateway_logs import check_logs
 from tests.engines.emulated_engines import ensure_models
 from tests.plain_http import HTTP
 from tests.waiting import wait_until
@@ -36,11 +37,14 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
             pool |= {"num_cpus": 0.01, "max_num_seqs": 8}
     args["engine"]["emulation"] |= {"speed": 0.1, "mean_output_tokens": 20}
     args["gateway"] |= {"num_cpus": 0.01, "replicas": 4, "request_timeout_s": 20, "load_coordinator": True}
-    config = tmp_path_factory.mktemp("bursts") / "bursts.yaml"
+    folder = tmp_path_factory.mktemp("bursts")
+    args["gateway"]["event_log"] = str(folder / "logs")
+    config = folder / "bursts.yaml"
     config.write_text(yaml.safe_dump(document))
     with running(config, free_port("127.0.0.1")) as deployment:
         wait_until(lambda: len(by_gateway(deployment, "spillway_requests_open")) == 4, "four gateways tell", 120)
         yield deployment
+    check_logs(folder / "logs")
 
 
 def by_gateway(deployment: Deployment, name: str, **labels: str) -> dict[str, float]:

@@ -21,6 +21,7 @@ from deployments.config import ROOT
 from deployments.launch import Deployment, running
 from deployments.listener.listener import Patience
 from engines.peer_port import free_port
+from tests.deployments.gateway_logs import check_logs
 from tests.deployments.live_cluster import START_PATIENCE_S
 from tests.engines.emulated_engines import ensure_tokenizer
 from tests.plain_http import HTTP
@@ -42,12 +43,14 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
     args = document["applications"][0]["args"]
     args["engine"] = {"kind": "emulated", "emulation": {"profile": "h100-llama3-8b", "speed": 0.25}}
     args["pools"] = [{"name": "unified", "role": "unified", "num_cpus": 0.1}]
-    args["gateway"] = {**args.get("gateway", {}), "replicas": 2, "num_cpus": 0.1}
+    logs = tmp_path_factory.mktemp("listener-logs")
+    args["gateway"] = {**args.get("gateway", {}), "replicas": 2, "num_cpus": 0.1, "event_log": str(logs)}
     config = tmp_path_factory.mktemp("listener") / "two-gateways.yaml"
     config.write_text(yaml.safe_dump(document))
     with running(config, free_port("127.0.0.1")) as deployment:
         wait_until(lambda: len(processes(deployment, ":gateway")) == 2, "both gateways are up")
         yield deployment
+    check_logs(logs)
 
 
 def processes(deployment: Deployment, what: str) -> list[psutil.Process]:

@@ -23,17 +23,17 @@ SPLIT = "split"
 POOLS = {TWO: {"qwen-small": 1, "qwen-large": 1}, APART: {f"{SPLIT}-prefill": 1, f"{SPLIT}-decode": 2}}
 
 
-def two_models() -> dict[str, Any]:
+def two_models(logs: str) -> dict[str, Any]:
     """``ray-llm.yaml``, for a crowded machine."""
     document = yaml.safe_load((ROOT / "deployments" / "configs" / "ray-llm.yaml").read_text())
     args: dict[str, Any] = document["applications"][0]["args"]
-    args["spillway"]["gateway"] = {"num_cpus": 0.01}
+    args["spillway"]["gateway"] = {"num_cpus": 0.01, "event_log": logs}
     for each in args["llm_configs"]:
         each["deployment_config"]["ray_actor_options"] = {"num_cpus": 0.01}
     return args
 
 
-def prefill_decode() -> dict[str, Any]:
+def prefill_decode(logs: str) -> dict[str, Any]:
     """A model whose prompts have replicas of their own."""
 
     def side(replicas: int) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def prefill_decode() -> dict[str, Any]:
         }
 
     emulated = {"kind": "emulated", "emulation": {"profile": "h100-llama3-8b"}}
-    spillway = {"engine": emulated, "gateway": {"num_cpus": 0.01}}
+    spillway = {"engine": emulated, "gateway": {"num_cpus": 0.01, "event_log": logs}}
     return {"prefill_config": side(1), "decode_config": side(2), "spillway": spillway}
 
 
@@ -56,7 +56,8 @@ def running(nodes: RayNodes) -> Iterator[dict[str, Live]]:
     from deployments.llm import build_openai_app, build_pd_openai_app
 
     ensure_tokenizer()
-    built = {TWO: build_openai_app(two_models()), APART: build_pd_openai_app(prefill_decode())}
+    two, apart = (nodes.logs.folder(name) for name in (TWO, APART))
+    built = {TWO: build_openai_app(two_models(two)), APART: build_pd_openai_app(prefill_decode(apart))}
     targets = [
         serve.RunTarget(each, name=name, route_prefix=f"/{name}", external_scaler_enabled=name == TWO)
         for name, each in built.items()
@@ -74,6 +75,8 @@ def running(nodes: RayNodes) -> Iterator[dict[str, Live]]:
     finally:
         for name in POOLS:
             serve.delete(name, _blocking=False)
+    for name in POOLS:
+        nodes.logs.check(name)
 
 
 def client(live: Live) -> OpenAI:
@@ -107,7 +110,7 @@ def test_what_cannot_be_served_is_said_where_it_is_deployed(running: dict[str, L
     from deployments.llm import build_openai_app
     from policies.errors import ConfigError
 
-    wrong = two_models()
+    wrong = two_models("events")
     wrong["llm_configs"][0]["server_cls"] = "ray.serve.llm.deployment.LLMServer"
     with pytest.raises(ConfigError, match=r"llm_configs\.0\.server_cls"):
         build_openai_app(wrong)

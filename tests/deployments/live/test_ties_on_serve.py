@@ -1,6 +1,7 @@
 """Tied attempts on Ray Serve: two gateways, emulated engines that ask one another for claims, and one that is sick.
 
-Also what the gateways' logs are worth: they replay, whatever clients and replicas have done.
+Also what the gateways' logs are worth: they replay, and all holds in them that must, whatever clients and replicas have
+done.
 """
 
 import asyncio
@@ -18,8 +19,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.event_log.frames import LogReader
+from cluster.event_log.invariants import hear_log
 from cluster.event_log.replay import replay
 from deployments import faults
+from tests.deployments.gateway_logs import LATE_S
 from tests.deployments.live_cluster import Live, RayNodes, application, emulated_args, replicas_of
 from tests.plain_http import HTTP
 from tests.waiting import wait_until
@@ -203,7 +206,7 @@ async def send_mixed(url: str) -> None:
         await asyncio.gather(*(KINDS[number % len(KINDS)](client, number) for number in range(NUM_MIXED)))
 
 
-def test_what_the_gateways_wrote_replays_also_when_clients_leave(tied: Tied) -> None:
+def test_what_the_gateways_wrote_replays_and_holds_also_when_clients_leave(tied: Tied) -> None:
     asyncio.run(send_mixed(tied.live.url))
     wait_until(tied.is_over, "every attempt has ended")
 
@@ -217,3 +220,7 @@ def test_what_the_gateways_wrote_replays_also_when_clients_leave(tied: Tied) -> 
             result = replay(file)
         assert result.is_same, result.difference
         assert result.num_records > 20, "each gateway had its share"
+        with path.open("rb") as file:
+            heard = hear_log(file, LATE_S).heard
+        assert heard.violations == []
+        assert heard.num_open_requests == 0

@@ -1,5 +1,7 @@
 """Random faults break nothing, planted bugs are found, and a script says all about its run."""
 
+import re
+
 import msgspec
 import pytest
 
@@ -11,6 +13,8 @@ from loadtests.fault_simulation.fault_run import run
 from loadtests.fault_simulation.fault_script import CLOCKS, KINDS, FaultScript, draw
 from loadtests.fault_simulation.planted_bugs import PLANTED
 from loadtests.fault_simulation.shrinking import shrink
+from policies.decisions import AGAIN_AT_ONCE
+from routing.attempts.recovery import Recovery
 from tests.tables import for_each
 
 NUM_REQUESTS = 300
@@ -53,6 +57,15 @@ def test_when_a_gateways_clock_has_begun_makes_no_difference() -> None:
 def test_a_planted_bug_is_found(bug: str) -> None:
     with PLANTED[bug]():
         assert any(is_broken(draw(seed, NUM_REQUESTS)) for seed in SEEDS)
+
+
+def test_what_no_dispatcher_may_do_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here it tries again however often it has."""
+    monkeypatch.setattr(Recovery, "decide", lambda *_: AGAIN_AT_ONCE)
+
+    said = [each for seed in SEEDS for each in run(draw(seed, NUM_REQUESTS)).violations]
+
+    assert [each for each in said if re.search(r"gateway \d, record \d+, [\d.]+ s: .* is attempt 5 at .*, of 4$", each)]
 
 
 def test_a_script_that_breaks_something_is_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
