@@ -10,6 +10,7 @@
   has no more of them at a stage than ``max_attempts``, between two of which it has got no further; those are not among
   them with which it begins another plan. Each ends once; nothing is asked of it afterwards, and nothing is told of it.
 - **KV.** A decode pulls that of a finished prefill of its request which has not been given up. It is given up once.
+- **Probes.** Of a replica there is one at a time. Each ends once, unless it is cancelled.
 - **Timers.** One that is not stopped fires once, in time and not before it.
 - **Time** does not go back. A dispatcher raises nothing, unless it is told of a configuration that can't be.
 - **The end.** When a dispatcher's log is closed, each request has its outcome and each attempt has ended.
@@ -34,6 +35,7 @@ from policies.views import Role
 from routing.config.spec import from_json
 from routing.request.effects import (
     Cancel,
+    CancelProbe,
     CancelTimer,
     Commit,
     Degraded,
@@ -41,6 +43,7 @@ from routing.request.effects import (
     OutcomeKind,
     Placement,
     Preemption,
+    Probe,
     Record,
     ReleaseKv,
     Replan,
@@ -61,6 +64,7 @@ from routing.request.events import (
     FirstTokenReceived,
     FleetChanged,
     LaneLengthExceeded,
+    ProbeEnded,
     Reconfigured,
     TimerFired,
 )
@@ -100,6 +104,7 @@ class DispatcherInvariants:
         self._deadlines = DueTimes()
         self._timers = DueTimes()
         self._hedges: set[str] = set()
+        self._probes: dict[str, str] = {}
         self._ending: list[RequestAccount] = []
         self._just_ended: AttemptAccount | None = None
         self._given_tokens: int | None = None
@@ -115,6 +120,7 @@ class DispatcherInvariants:
             AttemptFinished: self._finish,
             AttemptFailed: self._fail,
             AttemptWithdrawn: self._withdraw,
+            ProbeEnded: self._end_probe,
             TimerFired: self._fire,
             FleetChanged: self._change_fleet,
         }
@@ -125,6 +131,8 @@ class DispatcherInvariants:
             Truncate: self._truncate,
             Commit: self._commit,
             ReleaseKv: self._release_kv,
+            Probe: self._probe,
+            CancelProbe: self._cancel_probe,
             SetTimer: self._set_timer,
             CancelTimer: self._cancel_timer,
             Respond: self._respond,
@@ -264,6 +272,10 @@ class DispatcherInvariants:
         if at_s is not None and self._now_s < at_s - EARLY_S:
             self._break(f"the timer {event.token} fires {at_s - self._now_s:.3f} s before its time")
 
+    def _end_probe(self, event: ProbeEnded) -> None:
+        if self._probes.pop(event.probe_id, None) is None:
+            self._break(f"the probe {event.probe_id} ends and is not under way")
+
     def _find(self, attempt_id: str, what: str) -> AttemptAccount | None:
         attempt = self._attempts.get(attempt_id)
         if attempt is None:
@@ -367,6 +379,14 @@ class DispatcherInvariants:
             self._break(f"the KV of {effect.kv_from} is given up and is not held")
         else:
             request.kv[effect.kv_from] = False
+
+    def _probe(self, effect: Probe) -> None:
+        if effect.replica_id in self._probes.values():
+            self._break(f"{effect.probe_id} is sent to {effect.replica_id}, which is probed")
+        self._probes[effect.probe_id] = effect.replica_id
+
+    def _cancel_probe(self, effect: CancelProbe) -> None:
+        self._probes.pop(effect.probe_id, None)
 
     def _set_timer(self, effect: SetTimer) -> None:
         if effect.token in self._timers:

@@ -28,6 +28,7 @@ from routing import (
     AttemptFinished,
     AttemptWithdrawn,
     Cancel,
+    CancelProbe,
     CancelTimer,
     ClientGone,
     Commit,
@@ -41,6 +42,8 @@ from routing import (
     OutcomeKind,
     Placement,
     Preemption,
+    Probe,
+    ProbeEnded,
     Record,
     ReleaseKv,
     Replan,
@@ -118,6 +121,10 @@ def refuse(retry_after_s: float = 2.0) -> Effect:
 
 def release(kv_from: str = "q.0") -> Effect:
     return ReleaseKv(request_id="q", kv_from=kv_from, replica_id="d")
+
+
+def probe(probe_id: str) -> Effect:
+    return Probe(probe_id=probe_id, replica_id=probe_id.partition(".")[0], pool="unified")
 
 
 def told(event: Event, *effects: Effect, at_s: float = 0.0) -> Told:
@@ -274,6 +281,13 @@ BROKEN: dict[str, tuple[Told, ...]] = {
         told(NOTHING, SetTimer(token="t", at_s=3.0)),
     ),
     "the timer t is set for no time": (told(NOTHING, SetTimer(token="t", at_s=math.nan)),),
+    # probes
+    "a.2 is sent to a, which is probed": (told(NOTHING, probe("a.1")), told(NOTHING, probe("a.2"))),
+    "the probe a.1 ends and is not under way": (
+        told(NOTHING, probe("a.1")),
+        told(NOTHING, CancelProbe(probe_id="a.1")),
+        told(ProbeEnded(probe_id="a.1", is_well=True)),
+    ),
     # time
     "time goes back, from 2.0 s to 1.0 s": (told(NOTHING, at_s=2.0), told(NOTHING, at_s=1.0)),
 }
@@ -335,6 +349,10 @@ TRUE: dict[str, tuple[Told, ...]] = {
         told(ClientGone(request_id="q"), Cancel(attempt_id="q.0"), respond(OutcomeKind.CANCELLED)),
         told(failed(reason=Reason.CLIENT_GONE)),
         told(ClientGone(request_id="q")),
+    ),
+    "one probe after the other": (
+        told(NOTHING, probe("a.1"), probe("b.2")),
+        told(ProbeEnded(probe_id="a.1", is_well=False), probe("a.3")),
     ),
     "an answer from the cache": (
         UP,
