@@ -21,7 +21,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from cluster.config.strict import allowed_by
-from cluster.config.terms import TermsConfig
+from cluster.config.terms import NO_LIMITS, LimitsConfig, TermsConfig
 from cluster.config.yaml_text import parse_yaml
 from deployments.config import ROOT
 from deployments.configuration.models import Models
@@ -35,29 +35,9 @@ ENVIRONMENT = "env:"
 HASH = "sha256:"
 KEY_PREFIX = "sk-spillway-"
 KEY_BYTES = 32
-OF_LIMITS = ("requests_per_min", "tokens_per_min", "bytes_per_min", "concurrent_requests")
-HARMLESS = frozenset({"name", "cache_group", "max_priority", "weight", "work_per_s", "burst_s", "expires", *OF_LIMITS})
+HARMLESS = frozenset({"name", "cache_group", "max_priority", "weight", "work_per_s", "burst_s", "expires"})
+HARMLESS |= LimitsConfig.model_fields.keys()
 """Fields whose values an error may repeat; anything else could be a key in the wrong place."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What a tenant's clients may ask for, all its keys together; ``None``: as much as they like.
-
-    Args:
-        requests_per_min: Requests.
-        tokens_per_min: Tokens of prompts and answers.
-        bytes_per_min: Bytes of bodies.
-        concurrent_requests: Requests at a time.
-    """
-
-    requests_per_min: int | None = None
-    tokens_per_min: int | None = None
-    bytes_per_min: int | None = None
-    concurrent_requests: int | None = None
-
-
-NO_LIMITS = Limits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +60,7 @@ class Tenant:
     models: frozenset[str] | None = None
     may_load_adapters: bool = False
     cache_group: str = ""
-    limits: Limits = NO_LIMITS
+    limits: LimitsConfig = NO_LIMITS
 
     def may_use(self, model: str) -> bool:
         """Whether it may use a model."""
@@ -198,10 +178,9 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 
 
 KeyHash = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
-Number = Annotated[int, Field(ge=1, le=10**12)]
 
 
-class KeyEntry(BaseModel):
+class _KeyEntry(BaseModel):
     """One of a tenant's ``keys``; a hash alone is one that counts for ever.
 
     Args:
@@ -226,24 +205,6 @@ class KeyEntry(BaseModel):
         return math.inf if day is None else datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()
 
 
-class LimitsEntry(BaseModel):
-    """What a tenant's clients may ask for of all gateways together, with all its keys; without one, no limit.
-
-    Args:
-        requests_per_min: Requests, answered or not.
-        tokens_per_min: Tokens of prompts and answers.
-        bytes_per_min: Bytes of bodies.
-        concurrent_requests: Requests at a time; each choice of one is one.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    requests_per_min: Number | None = None
-    tokens_per_min: Number | None = None
-    bytes_per_min: Number | None = None
-    concurrent_requests: Number | None = None
-
-
 class TenantEntry(TermsConfig):
     """One of the ``tenants`` in the file that ``gateway.tenants`` names.
 
@@ -259,12 +220,12 @@ class TenantEntry(TermsConfig):
     """
 
     name: Name
-    keys: Annotated[list[KeyEntry], Field(min_length=1)]
+    keys: Annotated[list[_KeyEntry], Field(min_length=1)]
     max_priority: Priority = Priority.STANDARD
     models: list[str] | None = Field(default=None, min_length=1)
     may_load_adapters: bool = False
     cache_group: Name | None = None
-    limits: LimitsEntry = LimitsEntry()
+    limits: LimitsConfig = NO_LIMITS
 
     def tenant(self) -> Tenant:
         return Tenant(
@@ -274,7 +235,7 @@ class TenantEntry(TermsConfig):
             models=None if self.models is None else frozenset(self.models),
             may_load_adapters=self.may_load_adapters,
             cache_group=self.cache_group or self.name,
-            limits=Limits(**dict(self.limits)),
+            limits=self.limits,
         )
 
 
@@ -334,7 +295,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     key, its_hash = new_key()
     try:
-        TenantEntry(name=options.name, keys=[KeyEntry(hash=its_hash)])
+        TenantEntry(name=options.name, keys=[_KeyEntry(hash=its_hash)])
     except ValidationError:
         print(f"{options.name!r} is no name: letters, digits, '.', '_' and '-', 128 at most", file=sys.stderr)
         return 2

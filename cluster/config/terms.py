@@ -24,6 +24,30 @@ class QuotaConfig(BaseModel):
     burst_s: Amount
 
 
+Number = Annotated[int, Field(ge=1, le=10**12)]
+
+
+class LimitsConfig(BaseModel):
+    """What a tenant's clients may ask for of all gateways together, with all its keys; without one, no limit.
+
+    Args:
+        requests_per_min: Requests, answered or not.
+        tokens_per_min: Tokens of prompts and answers.
+        bytes_per_min: Bytes of bodies.
+        concurrent_requests: Requests at a time; each choice of one is one.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    requests_per_min: Number | None = None
+    tokens_per_min: Number | None = None
+    bytes_per_min: Number | None = None
+    concurrent_requests: Number | None = None
+
+
+NO_LIMITS = LimitsConfig()
+
+
 class TermsConfig(BaseModel):
     """What policies are told of a tenant.
 

@@ -95,16 +95,13 @@ class DispatcherInvariants:
     """
 
     def __init__(self, max_attempts: int, late_s: float = LATE_S) -> None:
-        self._max_attempts = max_attempts
-        self._late_s = late_s
+        self._max_attempts, self._late_s = max_attempts, late_s
         self._now_s = -math.inf
         self._requests: dict[str, RequestAccount] = {}
         self._attempts: dict[str, AttemptAccount] = {}
         self._replicas = ReplicaAccounts()
-        self._deadlines = DueTimes()
-        self._timers = DueTimes()
-        self._hedges: set[str] = set()
-        self._probes: dict[str, str] = {}
+        self._deadlines, self._timers = DueTimes(), DueTimes()
+        self._hedges, self._probes = set[str](), dict[str, str]()
         self._ending: list[RequestAccount] = []
         self._just_ended: AttemptAccount | None = None
         self._given_tokens: int | None = None

@@ -37,11 +37,11 @@ from deployments.gateway.response_cache import NO_CACHE_ENTRY, NoResponseCache, 
 from deployments.gateway.serve_host import ServeHost
 from deployments.gateway.tracing import Tracer
 from deployments.gateway.watches.policy_watch import PolicyWatch
+from deployments.http.rate_limits import NO_ACCOUNT, NoAccount, TenantAccount
 from deployments.openai.body import validated
 from deployments.openai.errors import ApiError, error_of, invalid
 from deployments.openai.event_ids import EventId, EventIds
 from deployments.openai.identity import Terms, terms_of, wants_latency_budget
-from deployments.openai.rate_limits import NO_ACCOUNT, NoAccount, TenantAccount
 from deployments.openai.requests import ChatRequest, CompletionRequest, SamplingFields
 from deployments.openai.responses import OpenAiAnswer
 from deployments.openai.terms import TermsFields

@@ -8,7 +8,7 @@ from functools import partial
 
 from cluster.latency_budget import LatencyBudget
 from deployments.gateway.response_cache import NO_CACHE_ENTRY, CacheEntry
-from deployments.openai.rate_limits import NO_USAGE, NoUsage, Usage
+from deployments.http.rate_limits import NO_USAGE, NoUsage, Usage
 from deployments.openai.token_stream import TokenStream
 from deployments.telemetry.answer_metrics import Answered
 from deployments.wire import inner_hop

@@ -23,7 +23,7 @@ from deployments.gateway.open_request import ServeOpenRequest
 from deployments.gateway.response_cache import NO_CACHE_ENTRY, CacheEntry
 from deployments.gateway.running_attempt import AttemptEnd, Order, RunningAttempt
 from deployments.gateway.watches.probe_call import ProbeCall
-from deployments.openai.rate_limits import NO_USAGE, NoUsage, Usage
+from deployments.http.rate_limits import NO_USAGE, NoUsage, Usage
 from deployments.telemetry.metrics import CanaryResult, GatewayMetrics, ProbeResult
 from deployments.telemetry.refusals import RecentRefusals
 from deployments.wire import inner_hop
@@ -229,15 +229,18 @@ class ServeHost:
         self._requests[view.request_id] = opened
         budget.arrived()
         self._metrics.count_arrival(view.prompt_tokens, view.arrival_s)
+        effects = self._decide_on(view, is_new=is_new)
+        budget.admitted()
+        self._act(effects)
+        return opened
+
+    def _decide_on(self, view: RequestView, *, is_new: bool) -> Sequence[Effect]:
         try:
-            effects = self._decide(Arrived(request=view))
+            return self._decide(Arrived(request=view))
         except Exception:
             if is_new:
                 self._forget(view.request_id)
             raise
-        budget.admitted()
-        self._act(effects)
-        return opened
 
     def _forget(self, request_id: str) -> None:
         """Of a request whose arrival was too much for the dispatcher nothing stays, as far as that can be."""

@@ -28,10 +28,10 @@ from deployments.gateway.model_service import Asked, InGateway, ModelService
 from deployments.gateway.tracing import tracer_for
 from deployments.http.direct_request import DirectRequest
 from deployments.http.hot_routes import Handler as RouteHandler
+from deployments.http.rate_limits import RateLimits
 from deployments.openai.body import read_body, read_json, validated
 from deployments.openai.errors import ApiError, anthropic_body, internal_error, invalid, retry_after
 from deployments.openai.identity import tenant_of
-from deployments.openai.rate_limits import RateLimits
 from deployments.openai.terms import TermsFields
 from deployments.openai.token_requests import DetokenizeRequest, TokenizeRequest
 from deployments.telemetry.refusals import RecentRefusals

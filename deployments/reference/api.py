@@ -9,6 +9,7 @@ from deployments.gateway.gateway import app
 from deployments.gateway.model_service import GATEWAY_HEADER
 from deployments.gateway.open_request import LANE_HEADER
 from deployments.gateway.otlp import PARENT_HEADER
+from deployments.http.rate_limits import CODE as RATE_LIMIT_CODE
 from deployments.openai.errors import NO_RETRY, VERDICTS
 from deployments.openai.event_ids import LAST_EVENT_HEADER
 from deployments.openai.identity import (
@@ -24,7 +25,6 @@ from deployments.openai.identity import (
     TIME_LEFT_HEADER,
     TIMEOUT_HEADER,
 )
-from deployments.openai.rate_limits import CODE as RATE_LIMIT_CODE
 from deployments.openai.requests import UNSERVED, ChatRequest, CompletionRequest
 from deployments.openai.token_requests import TokenizeRequest
 from deployments.reference.docstrings import summary_of

@@ -9,10 +9,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster.config.terms import LimitsConfig
 from deployments import launch
 from deployments.app import build
 from deployments.config import ROOT, validated
-from deployments.tenants import ANYBODY, Limits, Tenant, Tenants, load_tenants, main, new_key
+from deployments.tenants import ANYBODY, Tenant, Tenants, load_tenants, main, new_key
 from policies import Priority, Quota, TenantTerms
 from policies.errors import ConfigError
 from tests.deployments.app_args import args, error_of
@@ -74,7 +75,7 @@ def test_a_key_counts_until_the_day_on_which_it_expires(tmp_path: Path) -> None:
 def test_a_tenants_limits_are_those_of_all_its_keys(tmp_path: Path) -> None:
     found = loaded(tmp_path, an_entry("shop", "one", "two", limits={"requests_per_min": 60}))
     tenants = [found.of_key(key) for key in (b"one", b"two")]
-    assert [each and each.limits for each in tenants] == [Limits(requests_per_min=60)] * 2
+    assert [each and each.limits for each in tenants] == [LimitsConfig(requests_per_min=60)] * 2
 
 
 def test_policies_are_told_of_those_about_whom_there_is_something_to_tell(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What a platform engineer mistypes, and the one line that comes out before anything starts."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +74,9 @@ def is_one_clear_line(said: str) -> bool:
 
 @for_each("row", ROWS)
 def test_a_wrong_value_is_said_in_one_line_with_its_place_and_what_is_allowed(
-    row: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    row: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delitem(logging._nameToLevel, "TRACE", raising=False)  # uvicorn's, where a test has started it
     said = said_of(changed(row).encode(), tmp_path, capsys, "--check")
     assert is_one_clear_line(said), said
     message = row["says"]

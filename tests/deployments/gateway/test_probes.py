@@ -35,11 +35,13 @@ async def probed() -> tuple[HostDialogue, Call]:
 
 
 async def test_it_is_a_small_whole_request() -> None:
-    _, probe = await probed()
+    talk, probe = await probed()
     assert (probe.target, probe.method) == ("a", METHODS[Role.UNIFIED])
     request = decode_request(probe.arguments[0])
     assert request.request_id == PROBE
     assert (len(request.prompt_token_ids), request.sampling.max_tokens) == (PROBE_TOKENS, 1)
+    probe.answers(END)
+    await talk.until(lambda: results(talk) == {"well": 1.0})
 
 
 @for_each(

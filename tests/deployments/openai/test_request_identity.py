@@ -22,6 +22,7 @@ from cluster.latency_budget import LatencyBudget
 from deployments.config import validated
 from deployments.gateway.response_cache import CacheEntry
 from deployments.gateway.service import OpenAIService
+from deployments.http.rate_limits import NO_USAGE, NoUsage
 from deployments.openai.errors import ApiError
 from deployments.openai.identity import cache_salt_of, tenant_of, terms_of
 from deployments.openai.requests import CompletionRequest
@@ -115,9 +116,12 @@ def an_intake(
         engine_request: EngineRequest,
         cache_entry: CacheEntry,
         budget: LatencyBudget,
+        *,
         keeping: AnswerKeeping,
+        usage: NoUsage,
     ) -> None:
         assert not keeping, "nobody has streamed"
+        assert usage is NO_USAGE, "nobody has limits"
         assert not cache_entry.has_answer
         intake.budgets.append(budget)
         intake.given.append((view, engine_request))

@@ -1,15 +1,16 @@
 """How much a tenant's clients may ask for, and what is left of it: requests, tokens and bytes a minute, and at a time.
 
-Limits hold for the deployment: each of several gateways has its part of them. What a tenant has used of it is known
-before its request's body is read, so that what is refused costs next to nothing.
+They hold for the deployment: each of several gateways has its part of them. What a tenant has used is known before its
+request's body is read, so that what is refused costs next to nothing.
 """
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from cluster.config.terms import NO_LIMITS, LimitsConfig
 from deployments.openai.errors import ApiError
-from deployments.tenants import NO_LIMITS, Limits, Tenant
+from deployments.tenants import Tenant
 from policies.admission.bucket import Bucket
 
 CODE = "rate_limit_exceeded"
@@ -82,7 +83,7 @@ class TenantAccount:
         now_s: The gateway's clock.
     """
 
-    def __init__(self, limits: Limits, num_gateways: int, now_s: NowS) -> None:
+    def __init__(self, limits: LimitsConfig, num_gateways: int, now_s: NowS) -> None:
         self.limits = limits
         self._now_s = now_s
         per_min = {

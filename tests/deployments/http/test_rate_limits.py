@@ -12,9 +12,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster.config.terms import LimitsConfig
+from deployments.http.rate_limits import NO_ACCOUNT, RateLimits, TenantAccount, duration
 from deployments.openai.errors import ApiError
-from deployments.openai.rate_limits import NO_ACCOUNT, RateLimits, TenantAccount, duration
-from deployments.tenants import Limits, Tenant
+from deployments.tenants import Tenant
 from policies import Priority
 from tests.deployments.gateway_in_process import gateway_in_process
 from tests.tables import for_each
@@ -33,7 +34,7 @@ class Clock:
 
 
 def an_account(clock: Clock | None = None, num_gateways: int = 1, **limits: int) -> TenantAccount:
-    return TenantAccount(Limits(**limits), num_gateways, (clock or Clock()).now_s)
+    return TenantAccount(LimitsConfig(**limits), num_gateways, (clock or Clock()).now_s)
 
 
 def refusal_of(account: TenantAccount) -> ApiError:
@@ -118,8 +119,8 @@ def test_each_gateway_has_its_part_and_one_request_at_a_time_at_least() -> None:
 
 def test_an_account_is_the_tenants_until_its_limits_or_the_gateways_change() -> None:
     limits = RateLimits(Clock().now_s)
-    shop = Tenant(name="shop", max_priority=Priority.STANDARD, limits=Limits(requests_per_min=1))
-    other = Tenant(name="shop", max_priority=Priority.STANDARD, limits=Limits(requests_per_min=2))
+    shop = Tenant(name="shop", max_priority=Priority.STANDARD, limits=LimitsConfig(requests_per_min=1))
+    other = Tenant(name="shop", max_priority=Priority.STANDARD, limits=LimitsConfig(requests_per_min=2))
     account = limits.account_of(shop, 1)
     assert limits.account_of(shop, 1) is account
     assert limits.account_of(shop, 2) is not account
