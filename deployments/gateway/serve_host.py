@@ -187,10 +187,17 @@ class ServeHost:
         }
 
     def close(self) -> None:
-        """Tells the load coordinator nothing any more, and ends the connections to replicas."""
+        """Tells the load coordinator nothing any more, and ends the connections to replicas and all timers."""
         for client in self._clients:
             client.close()
         self._connections.close()
+        self.forget_timers()
+
+    def forget_timers(self) -> None:
+        """Whatever the dispatcher waits for does not come."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
 
     # -- for the gateway ----------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Self, cast
+from weakref import WeakSet
 
 from ray.exceptions import RayActorError
 from ray.serve import context
@@ -40,6 +41,8 @@ from routing.sizing.geometry import ServiceRates
 from tests.routing.dialogue import AT_ONCE, NEVER_DEGRADE, NEVER_EJECT, NO_HEDGE
 
 MAX_TURNS = 1000
+HOSTS: WeakSet[ServeHost] = WeakSet()
+"""Those of dialogues. Tests share an event loop: what one's host would do in five seconds another test would have."""
 
 
 class Call:
@@ -294,6 +297,7 @@ class HostDialogue:
             refusals=self.refusals,
             seen=SeenFleet(SIDES if change_roles else {}),
         )
+        HOSTS.add(self.host)
 
     # -- what the others do -------------------------------------------------------------------------------------------
 
