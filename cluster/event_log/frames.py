@@ -31,7 +31,6 @@ CLOSED = "closed"
 _SIZES = struct.Struct(">II")
 _HEAD = struct.Struct(">III")
 _encode = msgspec.msgpack.Encoder().encode
-_decode_answer = msgspec.msgpack.Decoder(list[Effect] | str).decode
 
 
 class EventLogUnreadable(ServingError):
@@ -134,12 +133,6 @@ def encode_answer(answer: Sequence[Effect] | str) -> bytes:
     return _encode(answer)
 
 
-def decode_answer(answer: bytes | msgspec.Raw) -> Sequence[Effect] | str:
-    """What :func:`encode_answer` encoded."""
-    decoded: Sequence[Effect] | str = _decode_answer(answer)
-    return decoded
-
-
 def encode_end(reason: str) -> bytes:
     """The last frame of a log."""
     return frame(_encode(End(reason=reason)))
@@ -164,6 +157,7 @@ class LogReader:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._decoder = msgspec.msgpack.Decoder(LogRecord | End)
+        self._answers = msgspec.msgpack.Decoder(list[Effect] | str)
         self.num_records = 0
         self.end_reason: str | None = None
         """Once all is read: why the log ends, or ``None`` where the process was killed."""
@@ -189,6 +183,18 @@ class LogReader:
             else:
                 self.num_records += 1
                 yield item
+
+    def answer(self, record: LogRecord) -> Sequence[Effect] | str:
+        """What the dispatcher answered: the effects, or the name of the exception that came in their place.
+
+        Raises:
+            EventLogUnreadable: It is neither.
+        """
+        try:
+            answer: Sequence[Effect] | str = self._answers.decode(record.answer)
+        except msgspec.MsgspecError as error:
+            raise self._unreadable(f"not an answer ({error})") from error
+        return answer
 
     def _read_header(self) -> LogHeader:
         if self._file.read(len(MAGIC)) != MAGIC:

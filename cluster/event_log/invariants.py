@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from cluster.event_log.accounts import AttemptAccount, DueTimes, ReplicaAccounts, RequestAccount
-from cluster.event_log.frames import CLOSED, EventLogUnreadable, LogReader, decode_answer
+from cluster.event_log.frames import CLOSED, EventLogUnreadable, LogReader
 from policies.errors import ConfigError
 from policies.views import Role
 from routing.config.spec import from_json
@@ -461,7 +461,7 @@ def hear_log(file: BinaryIO, late_s: float = LATE_S) -> LogVerdict:
     log = LogReader(file)
     heard = DispatcherInvariants(log.header.dispatcher.params.max_attempts, late_s)
     for record in log:
-        answer = decode_answer(record.answer)
+        answer = log.answer(record)
         if isinstance(answer, str):
             heard.on_raised(record.now_s, record.event, answer)
         else:

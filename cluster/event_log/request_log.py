@@ -5,13 +5,13 @@
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from cluster.event_log.frames import EventLogUnreadable, LogReader, LogRecord, decode_answer
+from cluster.event_log.frames import EventLogUnreadable, LogReader
 from policies.views import RequestView
-from routing.request.effects import OutcomeKind, Respond
+from routing.request.effects import Effect, OutcomeKind, Respond
 from routing.request.events import Arrived, AttemptFinished
 from routing.sizing.length_log import LoggedRequest, write_log
 
@@ -41,7 +41,7 @@ class FinishedRequests:
             if isinstance(record.event, Arrived):
                 self.num_seen += 1
                 waiting[record.event.request.request_id] = record.event.request
-            for request_id, is_complete in _ended(record):
+            for request_id, is_complete in _ended(self._reader.answer(record)):
                 request = waiting.pop(request_id, None)
                 if request is not None and is_complete and isinstance(record.event, AttemptFinished):
                     yield _logged(request, record.event.output_tokens)
@@ -57,9 +57,8 @@ def _logged(request: RequestView, output_tokens: int) -> LoggedRequest:
     )
 
 
-def _ended(record: LogRecord) -> Iterator[tuple[str, bool]]:
-    """Requests that this call ended, and whether they were completed."""
-    answer = decode_answer(record.answer)
+def _ended(answer: Sequence[Effect] | str) -> Iterator[tuple[str, bool]]:
+    """Requests that a call ended, and whether they were completed."""
     for effect in () if isinstance(answer, str) else answer:
         if isinstance(effect, Respond):
             yield effect.request_id, effect.outcome.kind is OutcomeKind.COMPLETED

@@ -1,6 +1,5 @@
 """A conversation in which something does not hold is found by what is wrong with it; one in which all holds is not."""
 
-import io
 import math
 import re
 from collections.abc import Sequence
@@ -9,12 +8,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster import GatewayStreams, LogHeader
-from cluster.event_log.frames import LogReader, decode_answer, encode_header, encode_record, frame
+from cluster.event_log.frames import LogReader, LogRecord, frame
 from cluster.event_log.invariants import MOST_VIOLATIONS, DispatcherInvariants, hear_log, main
 from cluster.sim.faults import Fault
 from cluster.sim.simulator import simulate
@@ -144,8 +144,8 @@ HANDED_OFF = (
 NOTHING = ReplicaReported(replica_id="a", prefill_tokens=0, kv_tokens=0, kv_cache_usage=0.0)
 
 
-def heard(*conversation: Told, is_closed: bool = False) -> DispatcherInvariants:
-    listener = DispatcherInvariants(MAX_ATTEMPTS, LATE_S)
+def heard(*conversation: Told, is_closed: bool = False, max_attempts: int = MAX_ATTEMPTS) -> DispatcherInvariants:
+    listener = DispatcherInvariants(max_attempts, LATE_S)
     for now_s, event, effects in conversation:
         listener.on_event(now_s, event, effects)
     if is_closed:
@@ -497,13 +497,14 @@ def test_what_is_over_is_forgotten() -> None:
 
 
 @cache
-def a_log(is_disaggregated: bool = True) -> LogInMemory:
-    """Of a simulated gateway, with a crash, engines that fail, and hedges."""
+def simulated(is_disaggregated: bool = True) -> LogInMemory:
+    """The log of a gateway with crashes, engines that fail, and hedges; tests leave it as it is."""
     spec = fleet(3, is_disaggregated=is_disaggregated)
     made_from = dispatcher(spec)
-    slowness = PolicyChoice(name="fixed_delay", params={"wait_s": 0.3})
-    made_from = replace(made_from, policies=replace(made_from.policies, hedging=slowness))
-    log = LogInMemory(LogHeader(gateway="0", streams=GatewayStreams(seed=3, prefix="gateway.0."), dispatcher=made_from))
+    hedging = PolicyChoice(name="fixed_delay", params={"wait_s": 0.3})
+    made_from = replace(made_from, policies=replace(made_from.policies, hedging=hedging))
+    streams = GatewayStreams(seed=3, prefix="gateway.0.")
+    log = LogInMemory(LogHeader(gateway="0", streams=streams, dispatcher=made_from))
 
     def listen(gateway: int, now_s: float, event: Event, effects: Sequence[Effect]) -> None:
         log.on_event(now_s, event, effects)
@@ -517,9 +518,21 @@ def a_log(is_disaggregated: bool = True) -> LogInMemory:
     return log
 
 
+@cache
+def conversation_of(log: LogInMemory) -> tuple[Told, ...]:
+    reader = LogReader(log.file())
+    return tuple((each.now_s, each.event, effects_in(reader, each)) for each in reader)
+
+
+def effects_in(reader: LogReader, record: LogRecord) -> Sequence[Effect]:
+    answer = reader.answer(record)
+    assert not isinstance(answer, str)
+    return answer
+
+
 @for_each("is_disaggregated", [False, True])
 def test_a_long_log_holds(is_disaggregated: bool) -> None:
-    log = a_log(is_disaggregated)
+    log = simulated(is_disaggregated)
 
     verdict = hear_log(log.file())
 
@@ -529,54 +542,34 @@ def test_a_long_log_holds(is_disaggregated: bool) -> None:
     assert verdict.heard.num_open_requests == 0
 
 
-@given(data=st.data())
-def test_a_log_in_which_the_end_of_an_attempt_is_missing_does_not_hold(data: st.DataObject) -> None:
-    log = a_log()
-    ends = (AttemptFinished, AttemptFailed)
-    number = data.draw(st.sampled_from([n for n, each in enumerate(log.events) if isinstance(each, ends)]))
-
-    frames = [*log.frames[:number], *log.frames[number + 1 :]]
-
-    assert hear_log(io.BytesIO(joined(log, frames) + log.whole()[-end_bytes(log) :])).heard.num_violations
+def whole_violations(*conversation: Told) -> list[str]:
+    """Of a conversation from the beginning to the end, with the usual parameters."""
+    return heard(*conversation, is_closed=True, max_attempts=DispatcherParams().max_attempts).violations
 
 
 @given(data=st.data())
-def test_a_log_in_which_an_effect_is_missing_does_not_hold(data: st.DataObject) -> None:
+def test_a_conversation_in_which_the_end_of_an_attempt_is_missing_does_not_hold(data: st.DataObject) -> None:
+    told_of = conversation_of(simulated())
+    ends = [n for n, (_, event, _) in enumerate(told_of) if isinstance(event, AttemptFinished | AttemptFailed)]
+
+    number = data.draw(st.sampled_from(ends))
+
+    assert not whole_violations(*told_of)
+    assert whole_violations(*told_of[:number], *told_of[number + 1 :])
+
+
+@given(data=st.data())
+def test_a_conversation_in_which_an_effect_is_missing_does_not_hold(data: st.DataObject) -> None:
     """One of those that something has to follow from."""
-    log, kinds = a_log(), (Send, Respond)
-    records = list(LogReader(log.file()))
-    places = answers_with(log, kinds)
-    number, position = data.draw(st.sampled_from(places))
-    effects = decoded(records[number].answer)
-    without = [*effects[:position], *effects[position + 1 :]]
-    changed = frame(encode_record(records[number].now_s, records[number].event, without))
+    told_of = conversation_of(simulated())
+    places = [(n, at) for n, (*_, effects) in enumerate(told_of) for at in range(len(effects))]
+    kinds = (Send, Respond)
 
-    frames = [*log.frames[:number], changed, *log.frames[number + 1 :]]
+    number, at = data.draw(st.sampled_from([(n, at) for n, at in places if isinstance(told_of[n][2][at], kinds)]))
+    now_s, event, effects = told_of[number]
+    without = now_s, event, [*effects[:at], *effects[at + 1 :]]
 
-    assert hear_log(io.BytesIO(joined(log, frames) + log.whole()[-end_bytes(log) :])).heard.num_violations
-
-
-def joined(log: LogInMemory, frames: Sequence[bytes]) -> bytes:
-    return encode_header(log.header) + b"".join(frames)
-
-
-def end_bytes(log: LogInMemory) -> int:
-    return len(log.whole()) - len(log.whole(end=None))
-
-
-def decoded(answer: Any) -> list[Effect]:
-    found = decode_answer(answer)
-    assert not isinstance(found, str)
-    return list(found)
-
-
-@cache
-def answers_with(log: LogInMemory, kinds: tuple[type, ...]) -> list[tuple[int, int]]:
-    """Where effects of some kinds are: number of the record, and place in its answer."""
-    answers = [decoded(record.answer) for record in LogReader(log.file())]
-    return [
-        (n, place) for n, answer in enumerate(answers) for place, each in enumerate(answer) if isinstance(each, kinds)
-    ]
+    assert whole_violations(*told_of[:number], without, *told_of[number + 1 :])
 
 
 # -- the command line -------------------------------------------------------------------------------------------------
@@ -600,7 +593,7 @@ def columns(line: str) -> list[str]:
 
 
 def test_the_command_has_a_line_for_each_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    whole = saved(tmp_path, a_log().whole())
+    whole = saved(tmp_path, simulated().whole())
     small = saved(tmp_path, logged(*SENT).whole(end=None)[:-3], "another-gateway-2.log")
 
     assert main([whole, small]) == 0
@@ -656,6 +649,16 @@ def test_a_log_that_cannot_be_read_is_no_verdict(tmp_path: Path, capsys: pytest.
     assert [columns(line)[0] for line in printed.out.splitlines()[1:]] == [good]
     assert printed.err.splitlines()[0] == f"{bad}: not an event log"
     assert "missing.log" in printed.err.splitlines()[1]
+
+
+def test_an_answer_of_something_else_is_no_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = logged(UP)
+    log.frames.append(frame(msgspec.msgpack.encode((1.0, NOTHING, [{"type": "Dance"}]))))
+    path = saved(tmp_path, log.whole())
+
+    assert main([path]) == 2
+
+    assert capsys.readouterr().err.startswith(f"{path}: after record 2: not an answer (")
 
 
 def test_help_says_what_a_line_means(capsys: pytest.CaptureFixture[str]) -> None:
