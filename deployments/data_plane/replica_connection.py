@@ -33,7 +33,7 @@ LOGGER = logging.getLogger("ray.serve")
 CONNECT_PATIENCE_S = 2.0
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.05, 2.0
 MOST_FAILURES = 2
-"""After so many in a row attempts go over Ray's handles, until a connection comes about."""
+"""After so many in a row attempts go over Ray's handles, until a connection comes about: the first one."""
 MAX_ORDER_BYTES = MAX_FRAME_BYTES // 2
 
 
@@ -74,6 +74,7 @@ class ReplicaConnection:
         self._waiting: list[FromGateway] = []
         self._wire: _Wire | None = None
         self._is_retired = False
+        self._was_reached = False
         self._num_failures = 0
         self._heard_at_s = 0.0
         self._says_stalled = False
@@ -82,8 +83,12 @@ class ReplicaConnection:
 
     @property
     def is_usable(self) -> bool:
-        """Whether attempts may go this way; not if the replica speaks another version or can't be reached."""
-        return self.state is not ConnectionState.REFUSED and self._num_failures < MOST_FAILURES
+        """Whether attempts may go this way; not if the replica speaks another version or could never be reached.
+
+        One that was reached and can't be any more is lost, and its attempts fail at once. Over Ray's handles they would
+        wait until Ray knows that, which may be as long as the head is away.
+        """
+        return self.state is not ConnectionState.REFUSED and (self._was_reached or self._num_failures < MOST_FAILURES)
 
     def is_stalled(self, silent_s: float) -> bool:
         """Whether the replica says that its engine stands still, or has said nothing for so long."""
@@ -158,6 +163,7 @@ class ReplicaConnection:
     def ready(self, wire: "_Wire") -> None:
         """The other end is who it should be."""
         self._wire = wire
+        self._was_reached = True
         self.state = ConnectionState.READY
         self._heard_at_s, self._says_stalled = self._loop.time(), False
         for message in self._waiting:

@@ -153,6 +153,14 @@ PORTS: tuple[Port, ...] = (
         setting="`ray start --port`",
     ),
     Port(
+        holder="Redis, where it keeps [the head's state](../how-to/operations.md#when-the-head-is-lost)",
+        process=r"redis-server",
+        reach=Reach.NODE,
+        what="the cluster's state, for the next head; who can write there can run code on the cluster",
+        asked="its password, `ray start --redis-password`; with `rediss://` a certificate",
+        setting="`RAY_REDIS_ADDRESS`",
+    ),
+    Port(
         holder="`raylet`",
         process=r"raylet",
         reach=Reach.EVERY,

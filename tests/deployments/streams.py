@@ -1,12 +1,17 @@
 """Clients that read streams to their ends, several at a time."""
 
 import json
+import threading
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 
 import httpx
 
 MODEL = "tiny-llama"
 TOKENS = 200
+EVERY_S = 0.5
+MOST_AT_ONCE = 128
 
 
 class Streams:
@@ -55,3 +60,33 @@ class Streams:
         assert usage, f"a stream without its end; its last line: {last}"
         self.ended.append(priority)
         return int(json.loads(usage.removeprefix("data: "))["usage"]["completion_tokens"])
+
+
+@contextmanager
+def steady_streams(url: str, max_tokens: int) -> Iterator[list["Future[int]"]]:
+    """A stream every ``EVERY_S`` while the block runs; what has become of each, once it has ended."""
+    is_over, answers = threading.Event(), list["Future[int]"]()
+    with open_streams(url) as streams:
+
+        def begin() -> None:
+            while not is_over.wait(EVERY_S):
+                answers.extend(streams.begin("standard", 1, max_tokens))
+
+        thread = threading.Thread(target=begin)
+        thread.start()
+        try:
+            yield answers
+        finally:
+            is_over.set()
+            thread.join()
+
+
+@contextmanager
+def open_streams(url: str) -> Iterator[Streams]:
+    """Clients that have all ended when the block does."""
+    limits = httpx.Limits(max_connections=MOST_AT_ONCE)
+    with (
+        httpx.Client(base_url=url, timeout=120, limits=limits) as http,
+        ThreadPoolExecutor(max_workers=MOST_AT_ONCE) as pool,
+    ):
+        yield Streams(http, pool)

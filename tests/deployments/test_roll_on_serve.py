@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from deployments.local.places import config_of
 from engines.peer_port import free_port
 from tests.deployments.gateway_logs import check_logs
 from tests.deployments.live_cluster import emulated_args
-from tests.deployments.streams import Streams
+from tests.deployments.streams import EVERY_S, steady_streams
 from tests.engines.emulated_engines import ensure_tokenizer
 from tests.plain_http import HTTP
 from tests.waiting import wait_until
@@ -32,7 +32,6 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.ray, pytest.mark.proof]
 
 TOKENS = 20
-EVERY_S = 0.5
 SLO_S = 1.0
 LONGEST_S = 120
 """What is replaced may finish its streams for so long."""
@@ -71,30 +70,6 @@ def deployment(folder: Path) -> Iterator[Deployment]:
     check_logs(folder / "logs")
 
 
-@contextmanager
-def steady_streams(deployment: Deployment) -> Iterator[list["Future[int]"]]:
-    """A stream every so often while the block runs; what has become of each, once it has ended."""
-    is_over, answers = threading.Event(), list["Future[int]"]()
-    limits = httpx.Limits(max_connections=128)
-    with (
-        httpx.Client(base_url=deployment.url, timeout=120, limits=limits) as http,
-        ThreadPoolExecutor(max_workers=128) as pool,
-    ):
-        streams = Streams(http, pool)
-
-        def begin() -> None:
-            while not is_over.wait(EVERY_S):
-                answers.extend(streams.begin("standard", 1, TOKENS))
-
-        thread = threading.Thread(target=begin)
-        thread.start()
-        try:
-            yield answers
-        finally:
-            is_over.set()
-            thread.join()
-
-
 def rolled(deployment: Deployment, config: Path, *options: str) -> "subprocess.CompletedProcess[str]":
     port = str(urlsplit(deployment.url).port)
     command = [sys.executable, "-m", "deployments.roll", str(config), "--port", port, *options]
@@ -110,7 +85,7 @@ def emulated_speed(deployment: Deployment) -> float:
 
 
 def test_engines_are_replaced_and_every_stream_is_whole(deployment: Deployment, folder: Path) -> None:
-    with steady_streams(deployment) as answers:
+    with steady_streams(deployment.url, TOKENS) as answers:
         ran = rolled(deployment, written(folder, "faster", speed=1.5), "--watch", "5")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert emulated_speed(deployment) == 1.5
@@ -120,7 +95,7 @@ def test_engines_are_replaced_and_every_stream_is_whole(deployment: Deployment, 
 def test_engines_that_make_requests_late_go_back_and_every_stream_is_whole(
     deployment: Deployment, folder: Path
 ) -> None:
-    with steady_streams(deployment) as answers:
+    with steady_streams(deployment.url, TOKENS) as answers:
         ran = rolled(deployment, written(folder, "slower", speed=SLOWER), "--most-missed", "0.2")
     assert ran.returncode == 1, ran.stdout + ran.stderr
     assert "requests missed: ttft (allowed: 20%)" in ran.stdout
@@ -159,7 +134,7 @@ def with_slowdowns(deployment: Deployment, folder: Path, **slowdowns: float) -> 
 def test_engines_have_other_arguments_pool_by_pool_and_all_else_goes_on(deployment: Deployment, folder: Path) -> None:
     wait_until(lambda: len(gateways(deployment)) == 4, "all gateways say something")
     before = gateways(deployment), set(replica_gauge(deployment, "spillway_replica_is_canary"))
-    with steady_streams(deployment) as answers:
+    with steady_streams(deployment.url, TOKENS) as answers:
         ran = rolled(deployment, with_slowdowns(deployment, folder, prefill=1.1, decode=1.2), "--watch", "3")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     said = [line for line in ran.stdout.splitlines() if line.startswith("replacing: ")]
@@ -185,7 +160,7 @@ def test_arguments_that_make_requests_late_are_tried_by_one_replica_and_go_back(
 
     watcher = threading.Thread(target=look)
     watcher.start()
-    with steady_streams(deployment) as answers:
+    with steady_streams(deployment.url, TOKENS) as answers:
         ran = rolled(deployment, changed, "--most-missed", "0.2", "--watch", "30")
     is_over.set()
     watcher.join()
@@ -209,7 +184,7 @@ def standing_still(pid: int) -> Iterator[None]:
 
 def test_a_canary_that_stands_still_goes_back_whatever_requests_may_miss(deployment: Deployment, folder: Path) -> None:
     harmless = with_slowdowns(deployment, folder, prefill=1.05)
-    with steady_streams(deployment) as answers, ThreadPoolExecutor(max_workers=1) as aside:
+    with steady_streams(deployment.url, TOKENS) as answers, ThreadPoolExecutor(max_workers=1) as aside:
         rolling = aside.submit(rolled, deployment, harmless, "--most-missed", "1", "--watch", "30")
         canaries: list[str] = []
 

@@ -213,6 +213,20 @@ async def test_a_replica_that_can_not_be_reached_is_left_to_rays_handles_until_i
     await again.close()
 
 
+async def test_a_replica_that_was_reached_and_can_not_be_any_more_is_lost_whatever_ray_knows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replica_connection, "FIRST_BACKOFF_S", 0.001)
+    async with Ends.connected() as ends:
+        await ends.server.close()
+        await until_here(lambda: ends.connection._num_failures > MOST_FAILURES)
+        assert ends.connection.is_usable, "over Ray's handles it would be waited for, were the head away"
+        heard = Heard()
+        ends.connection.call(an_order("q"), heard)
+        await until_here(lambda: heard.failures == [Reason.REPLICA_LOST])
+        assert not heard.was_taken
+
+
 async def test_a_gateway_without_the_replicas_key_gets_nowhere(caplog: pytest.LogCaptureFixture) -> None:
     async with Ends.connected() as ends:
         with caplog.at_level(logging.WARNING, "ray.serve"):
