@@ -134,7 +134,11 @@ class Ejector:
         times = known.times + 1 if now_s < known.until_s + PROBATION_S else 1
         longer_s = for_s * min(2 ** (times - 1), MOST_TIMES_AS_LONG)
         until_s = now_s + longer_s
-        self._erring[replica_id] = _Erring(times, longer_s, until_s, is_probed_then=self._probes.probe_s > 0)
+        is_probed = self._probes.probe_s > 0
+        if (out := self._out.get(replica_id)) is not None:
+            self._out[replica_id] = out._replace(is_probed_then=is_probed)
+            is_probed = False  # once, when both are over
+        self._erring[replica_id] = _Erring(times, longer_s, until_s, is_probed)
         return self.spare(replica_id, because_of, now_s, until_s)
 
     def err_again(self, replica_id: str, because_of: str, now_s: float, for_s: float) -> list[Effect]:
@@ -300,20 +304,30 @@ class Ejector:
             return ()
         until_s = now_s + decision.for_s
         self._num_ejections += 1
+        is_probed_then = decision.reason is EjectionReason.FAILURES or self._awaits_probe(replica_id)
+        if replica_id in self._erring:
+            self._erring[replica_id] = self._erring[replica_id]._replace(is_probed_then=False)
         token = f"{replica_id}.{self._num_ejections}:ejection"
         self._out[replica_id] = _Out(
             pool,
             until_s,
             token,
             decision.for_s,
-            is_probed_then=decision.reason is EjectionReason.FAILURES,
+            is_probed_then=is_probed_then,
             is_tried_then=decision.attempts_then < UNLIMITED_ATTEMPTS,
         )
+        if dropped := self._probes.drop(replica_id):
+            self._fleet.end_suspicion(replica_id)  # which has no end until its probe has one
         self._fleet.quarantine(replica_id, until_s)
         self._fleet.limit(replica_id, after_ejection=decision.attempts_then)
         ejection = Record(decision=Ejection(replica_id=replica_id, pool=pool, reason=decision.reason, until_s=until_s))
-        effects = (ejection, *self._probes.drop(replica_id))
+        effects = (ejection, *dropped)
         return effects if until_s == math.inf else (*effects, SetTimer(token=token, at_s=until_s))
+
+    def _awaits_probe(self, replica_id: str) -> bool:
+        """Whether it is to be probed when its time is over, for what is known of it already."""
+        of_both = self._out.get(replica_id), self._erring.get(replica_id)
+        return any(each is not None and each.is_probed_then for each in of_both)
 
     def _is_last(self, replica_id: str, now_s: float) -> bool:
         """Whether nobody else of its pool is there."""

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from policies import PolicyChoice, Reason, Role
-from routing import DispatcherParams, ReplicaStalled, reconfigured
+from policies.decisions import UNLIMITED_ATTEMPTS, Eject, EjectionReason
+from routing import CancelProbe, DispatcherParams, ReplicaStalled, reconfigured
 from routing.fleet.ejection import PROBATION_S
 from tests.routing.dialogue import DOUBLES, Dialogue
 
@@ -102,6 +103,61 @@ def test_one_that_was_spared_for_errors_is_probed_too() -> None:
     assert not gets_requests(talk, "a")
     talk.at(10.5).fires("a.1:quarantine")
     talk.probe_ends("a.2")
+
+    assert gets_requests(talk, "a")
+
+
+def test_one_that_is_both_spared_and_ejected_is_probed_once_when_both_are_over() -> None:
+    """An engine fails, another one does what it did not, and the policy ejects it for that."""
+    talk = Dialogue(ejection=AFTER_ERRORS, params=DispatcherParams(quarantine_s=2.0))
+    talk.replicas(Role.UNIFIED, "a", "b")
+    talk.arrives("q")
+    talk.fails("q.0", Reason.ENGINE_ERROR)
+    assert talk.ejections == ["a out"]
+    talk.finishes("q.1")
+    [quarantine] = [each for each in talk.timers if each.endswith(":quarantine")]
+
+    talk.fires(quarantine)
+    assert talk.probes == []
+    talk.fires("a.1:ejection")
+    assert talk.probes == ["a.1 on a"]
+    talk.probe_ends("a.1", is_well=False)
+    talk.fires("a.1:ejection")
+    talk.probe_ends("a.2")
+    assert talk.ejections == ["a back"]
+    talk.at(talk.now_s + 1.0).arrives("r")
+    assert talk.probes == []
+
+
+def test_one_that_is_ejected_while_it_is_spared_is_probed_once_too() -> None:
+    talk = Dialogue(ejection=PolicyChoice(name=f"{DOUBLES}:EjectAfterErrors", params={"what": "for tokens"}))
+    talk.replicas(Role.UNIFIED, "a", "b")
+    talk.arrives("q")
+    talk.arrives("r")
+    talk.arrives("s")
+    assert talk.load["a"][0] == 2
+    talk.fails("q.0", Reason.ENGINE_ERROR)
+    talk.finishes("q.1")
+    [quarantine] = [each for each in talk.timers if each.endswith(":quarantine")]
+    talk.at(1.0).fails("s.0", Reason.ENGINE_ERROR)
+
+    talk.fires(quarantine)
+    assert talk.probes == []
+    ejection = max((at_s, token) for token, at_s in talk.timers.items() if token.endswith(":ejection"))[1]
+    talk.fires(ejection)
+    assert talk.probes == ["a.1 on a"]
+
+
+def test_one_that_is_ejected_while_it_is_probed_is_out_for_that_time_and_no_longer() -> None:
+    talk = Dialogue().replicas(Role.UNIFIED, "a", "b", "c")
+    talk.fires(spared(talk))
+    assert talk.probes == ["a.1 on a"]
+    ejector = talk.dispatcher._ejector
+    slow = Eject(replica_id="a", reason=EjectionReason.FIRST_TOKENS, for_s=OUT_S, attempts_then=UNLIMITED_ATTEMPTS)
+    assert CancelProbe(probe_id="a.1") in ejector._eject(slow, "unified", talk.now_s)
+    assert not gets_requests(talk, "a")
+
+    talk.at(talk.now_s + OUT_S)
 
     assert gets_requests(talk, "a")
 
