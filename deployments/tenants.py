@@ -35,7 +35,7 @@ ENVIRONMENT = "env:"
 HASH = "sha256:"
 KEY_PREFIX = "sk-spillway-"
 KEY_BYTES = 32
-HARMLESS = frozenset({"name", "cache_group", "max_priority", "weight", "work_per_s", "burst_s", "expires"})
+HARMLESS = frozenset({"name", "cache_group", "max_priority", "weight", "work_per_s", "burst_s"})
 HARMLESS |= LimitsConfig.model_fields.keys()
 """Fields whose values an error may repeat; anything else could be a key in the wrong place."""
 

@@ -215,7 +215,7 @@ class Dispatcher:
 
     def _place(self, request: Request, now_s: float, otherwise: Reason) -> list[Effect]:
         """Enqueues the stage and lets the queue move, or refuses the request for ``otherwise``."""
-        turn = self._leaders.turn_of(request, now_s) if self._leaders.is_on else Turn.GOES
+        turn = self._turn_of(request, now_s)
         if turn is Turn.FOLLOWS:
             return [*request.follow()]
         effects: list[Effect] = [*request.enqueue()]
@@ -235,6 +235,9 @@ class Dispatcher:
             effects += self._give_up(request, otherwise, now_s)
         return effects
 
+    def _turn_of(self, request: Request, now_s: float) -> Turn:
+        return self._leaders.turn_of(request, now_s) if self._leaders.is_on else Turn.GOES
+
     def _place_released(self, now_s: float) -> list[Effect]:
         """Those that need not wait for another one with their prompt any longer, unless they are answered by now."""
         effects: list[Effect] = []
@@ -243,6 +246,17 @@ class Dispatcher:
             if request.state is RequestState.FOLLOWING:
                 effects += self._place(request, now_s, Reason.NO_REPLICA_AVAILABLE)
                 self._settle(request)
+        return effects
+
+    def _send_in_turn(self, request: Request, candidates: Candidates, now_s: float) -> Effects:
+        """What is known of its prompt may have changed while it waited."""
+        turn = self._turn_of(request, now_s)
+        if turn is Turn.GOES:
+            return self._send(request, candidates, now_s)
+        if turn is Turn.FOLLOWS:
+            return request.follow()
+        effects = self._give_up(request, Reason.REPLICA_LOST, now_s, may_retry=False)
+        self._settle(request)
         return effects
 
     def _send(self, request: Request, candidates: Candidates, now_s: float) -> Effects:
@@ -517,11 +531,12 @@ class Dispatcher:
 
     def _on_fleet_changed(self, event: events.FleetChanged, now_s: float) -> Effects:
         replaced = self.fleet.replace(event.pool, event.role, event.replicas, now_s)
+        effects: list[Effect] = []
         for replica_id in replaced.gone:
             self._prefixes.forget(replica_id)
-            self._ejector.forget(replica_id)
+            effects += self._ejector.forget(replica_id)
             self._ramp.forget(replica_id)
-        effects = [*self._ramp.begin(replaced.fresh, now_s), *self._ejector.keep_one(event.pool, now_s)]
+        effects += [*self._ramp.begin(replaced.fresh, now_s), *self._ejector.keep_one(event.pool, now_s)]
         if replaced.gone and self.fleet.is_empty(event.pool) and self.fleet.waiting_room_s:
             effects.append(self._closing_time(event.pool, now_s))
         return [*effects, *self._drain_all(Role, now_s)]
@@ -624,7 +639,7 @@ class Dispatcher:
             if isinstance(move, Reject):
                 effects += self._answer(request, refusal(request.view.request_id, move), now_s)
             elif move and now_s < request.kv_until_s:
-                effects += self._send(request, move, now_s)
+                effects += self._send_in_turn(request, move, now_s)
                 continue
             elif replanned := self._queues.replan(request, now_s):
                 effects += replanned

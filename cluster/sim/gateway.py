@@ -602,8 +602,10 @@ class SimGateway:
             self._events.push(at_s, Rank.TO_REPLICA, replica.receive, SimAttempt(send, request, self._reply_to_probe))
 
     def _reply_to_probe(self, at_s: float, event: AttemptEvent | CacheChanged) -> None:
-        """Its end alone counts."""
-        if isinstance(event, AttemptFinished | AttemptFailed) and event.attempt_id in self._probes:
+        """Its end counts, and what the replica tells on that occasion."""
+        if isinstance(event, CacheChanged):
+            self._carry_back(at_s, event.change.replica_id, self._hear_of_cache, event)
+        elif isinstance(event, AttemptFinished | AttemptFailed) and event.attempt_id in self._probes:
             self._carry_back(at_s, self._probes[event.attempt_id].replica_id, self._receive_from_probe, event)
 
     def _receive_from_probe(self, now_s: float, event: AttemptFinished | AttemptFailed) -> None:

@@ -507,7 +507,11 @@ class ModelService:
             adapter=adapter,
         )
         usage = asked.account.begin(len(token_ids))
-        opened = self.host.submit(view, engine_request, cache_entry, asked.budget, keeping=keeping, usage=usage)
+        try:
+            opened = self.host.submit(view, engine_request, cache_entry, asked.budget, keeping=keeping, usage=usage)
+        except BaseException:
+            usage.end(output_tokens=0)
+            raise
         opened.headers[GATEWAY_HEADER] = self._gateway.replica_id
         opened.client_deadline_unix_s = terms.client_deadline_unix_s
         return opened

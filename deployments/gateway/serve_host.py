@@ -73,6 +73,7 @@ from routing.request.events import (
     AttemptFailed,
     AttemptFinished,
     AttemptWithdrawn,
+    CacheChanged,
     ClientGone,
     Event,
     FleetChanged,
@@ -82,6 +83,7 @@ from routing.request.events import (
     ReplicaUnstalled,
     TimerFired,
 )
+from routing.request.news import CacheChange
 from routing.sizing.prompt_ngrams import NgramParams
 
 LOGGER = logging.getLogger("ray.serve")
@@ -253,8 +255,7 @@ class ServeHost:
         """Of a request whose arrival was too much for the dispatcher nothing stays, as far as that can be."""
         with suppress(Exception):
             self.abandon(request_id)
-        if (left := self._requests.pop(request_id, None)) is not None:
-            left.usage.end(output_tokens=0)
+        self._requests.pop(request_id, None)
 
     def abandon(self, request_id: str) -> None:
         """The client has gone; nothing happens when the request is answered already."""
@@ -424,9 +425,12 @@ class ServeHost:
         )
         request = probe_request(f"{self._gateway}/{effect.probe_id}", metadata.get("pooling_tasks", ()))
         order = AttemptOrder(request.request_id, Role.UNIFIED, inner_hop.encode(request))
-        probe = ProbeCall(partial(self._end_probe, effect.probe_id))
+        probe = ProbeCall(effect.replica_id, self._hear_of_cache, partial(self._end_probe, effect.probe_id))
         self._probes[effect.probe_id] = effect.pool, probe
         probe.start(self._way_to(effect.replica_id, effect.pool, Role.UNIFIED), order)
+
+    def _hear_of_cache(self, change: CacheChange) -> None:
+        self.handle(CacheChanged(change=change))
 
     def _end_probe(self, probe_id: str, is_well: bool) -> None:
         pool, _ = self._probes.pop(probe_id)

@@ -31,15 +31,18 @@ class Usage:
         headers: What its response says of what is left.
     """
 
-    __slots__ = ("_account", "headers")
+    __slots__ = ("_account", "_is_over", "headers")
 
     def __init__(self, account: "TenantAccount", headers: Mapping[str, str]) -> None:
         self._account = account
+        self._is_over = False
         self.headers = headers
 
     def end(self, output_tokens: int) -> None:
         """It is answered, with so many tokens; those that its tenant has not any more are taken from what comes."""
-        self._account.end(output_tokens)
+        if not self._is_over:
+            self._is_over = True
+            self._account.end(output_tokens)
 
 
 class NoUsage:
@@ -109,9 +112,7 @@ class TenantAccount:
         self._require(REQUESTS, 1.0)
         for what in (TOKENS, BYTES):
             self._require(what, 0.0)
-        if self._num_open >= self._most_at_a_time:
-            at_a_time = f"{self.limits.concurrent_requests:,} requests at a time"
-            raise self._refusal(f"this API key's tenant may have {at_a_time}", SOON_S)
+        self._require_place()
         self._take(REQUESTS, 1.0)
 
     def take_bytes(self, num_bytes: int) -> None:
@@ -122,8 +123,9 @@ class TenantAccount:
         """It is about to be dispatched, with a prompt of so many tokens.
 
         Raises:
-            ApiError: 429, its tenant has not so many left.
+            ApiError: 429, its tenant has not so many left, or as many requests under way as it may have by now.
         """
+        self._require_place()
         self._require(TOKENS, prompt_tokens)
         self._take(TOKENS, prompt_tokens)
         self._num_open += 1
@@ -133,6 +135,11 @@ class TenantAccount:
         """One that was dispatched has ended."""
         self._num_open -= 1
         self._take(TOKENS, output_tokens)
+
+    def _require_place(self) -> None:
+        if self._num_open >= self._most_at_a_time:
+            at_a_time = f"{self.limits.concurrent_requests:,} requests at a time"
+            raise self._refusal(f"this API key's tenant may have {at_a_time}", SOON_S)
 
     def _take(self, what: str, amount: float) -> None:
         if bucket := self._buckets.get(what):
@@ -145,7 +152,7 @@ class TenantAccount:
             return
         missing = min(max(amount, 1.0), bucket.burst) - bucket.level_at(self._now_s())
         if missing > 1e-9 * bucket.burst:
-            per_min = f"{bucket.rate_per_s * MINUTE_S:,.0f} {what} a minute at this gateway"
+            per_min = f"{bucket.burst:,.6g} {what} a minute at this gateway"
             raise self._refusal(f"this API key's tenant may have {per_min}", missing / bucket.rate_per_s)
 
     def _refusal(self, said: str, retry_after_s: float) -> ApiError:
@@ -158,7 +165,7 @@ class TenantAccount:
         for what in (REQUESTS, TOKENS):
             if bucket := self._buckets.get(what):
                 level = bucket.level_at(now_s)
-                headers[f"x-ratelimit-limit-{what}"] = str(math.floor(bucket.burst))
+                headers[f"x-ratelimit-limit-{what}"] = str(math.ceil(bucket.burst))
                 headers[f"x-ratelimit-remaining-{what}"] = str(max(0, math.floor(level)))
                 headers[f"x-ratelimit-reset-{what}"] = duration((bucket.burst - level) / bucket.rate_per_s)
         return headers
@@ -166,11 +173,11 @@ class TenantAccount:
 
 def duration(seconds: float) -> str:
     """As OpenAI's API writes it: ``6m0s``, ``1.25s``, ``20ms``."""
-    if seconds < 1.0:
-        return f"{math.ceil(1000 * seconds)}ms"
-    minutes, rest_s = divmod(seconds, MINUTE_S)
-    said = f"{rest_s:.2f}".rstrip("0").rstrip(".")
-    return f"{int(minutes)}m{said}s" if minutes else f"{said}s"
+    if (whole_ms := math.ceil(1000 * seconds)) < 1000:
+        return f"{whole_ms}ms"
+    minutes, hundredths = divmod(math.ceil(whole_ms / 10), 6000)
+    said = f"{hundredths / 100:.2f}".rstrip("0").rstrip(".")
+    return f"{minutes}m{said}s" if minutes else f"{said}s"
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,11 @@ class _Prompt:
         self.struck_at_s = -math.inf
         self.is_harmless = False
 
+    @property
+    def is_needed(self) -> bool:
+        """Whether a request leads or follows."""
+        return bool(self.leader or self.followers)
+
 
 _Key = tuple[int, Priority]
 """A prompt, and the class of its requests: none waits for one that matters less."""
@@ -154,9 +159,9 @@ class PromptLeaders:
             return
         if prompt.leader != request.view.request_id:
             return
-        prompt.leader = ""
-        if prompt.followers:
-            self.released.append(prompt.followers.pop(next(iter(prompt.followers))))
+        prompt.leader = next(iter(prompt.followers), "")
+        if prompt.leader:
+            self.released.append(prompt.followers.pop(prompt.leader))
         elif not prompt.num_strikes and not prompt.is_harmless:
             self._drop(_key_of(request))
 
@@ -167,7 +172,7 @@ class PromptLeaders:
 
     def _find(self, request: Request, now_s: float) -> _Prompt | None:
         prompt = self._prompts.get(_key_of(request))
-        if prompt is None or prompt.followers or now_s - prompt.heard_at_s <= REMEMBERED_S:
+        if prompt is None or prompt.is_needed or now_s - prompt.heard_at_s <= REMEMBERED_S:
             return prompt
         self._drop(_key_of(request))
         return None
@@ -182,7 +187,7 @@ class PromptLeaders:
         """The oldest ones, as long as they are too old or too many; those that requests wait for stay."""
         while len(self._prompts) > 1:
             key, oldest = next(iter(self._prompts.items()))
-            if oldest.followers:
+            if oldest.is_needed:
                 self._prompts.move_to_end(key)
                 return
             if now_s - oldest.heard_at_s <= REMEMBERED_S and len(self._prompts) <= MOST_PROMPTS:

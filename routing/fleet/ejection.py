@@ -68,6 +68,8 @@ TRIAL_TOLD_S = 0.5
 """Others wait for so long after they were last told that a replica is tried again."""
 LONGEST_TRIAL_S = 10.0
 """Where a gateway has no requests to try a replica with, the others don't wait any longer."""
+EARLY_S = 0.01
+"""A timer of an event loop may be a bit early."""
 EJECTOR_TIMERS = ("quarantine", "ejection", PROBE_TIMER)
 """What the ejector's timers are for, at the end of their tokens."""
 
@@ -137,7 +139,7 @@ class Ejector:
         is_probed = self._probes.probe_s > 0
         if (out := self._out.get(replica_id)) is not None:
             self._out[replica_id] = out._replace(is_probed_then=is_probed)
-            is_probed = False  # once, when both are over
+            is_probed = False  # once
         self._erring[replica_id] = _Erring(times, longer_s, until_s, is_probed)
         return self.spare(replica_id, because_of, now_s, until_s)
 
@@ -220,7 +222,7 @@ class Ejector:
         out = self._out.get(replica_id)
         if out is None or out.token != token:
             return self._probe_erring(now_s)
-        if out.is_probed_then and self._probes.probe_s > 0:
+        if out.is_probed_then and self._probes.probe_s > 0 and not self._is_last(replica_id, now_s):
             return self._probe(replica_id, out.pool, now_s)
         return self._come_back(replica_id, out, now_s)
 
@@ -251,8 +253,10 @@ class Ejector:
         effects: list[Effect] = []
         for replica_id, erring in self._erring.items():
             replica = self._fleet.get(replica_id)
-            if erring.is_probed_then and erring.until_s <= now_s and replica is not None:
-                effects += self._probe(replica_id, replica.pool, now_s)
+            if erring.is_probed_then and erring.until_s <= now_s + EARLY_S and replica is not None:
+                self._erring[replica_id] = erring._replace(is_probed_then=False)
+                if self._probes.probe_s > 0 and not self._is_last(replica_id, now_s):
+                    effects += self._probe(replica_id, replica.pool, now_s)
         return effects
 
     def _probe(self, replica_id: str, pool: str, now_s: float) -> Sequence[Effect]:
@@ -262,8 +266,7 @@ class Ejector:
         if replica_id in self._out:
             self._out[replica_id] = self._out[replica_id]._replace(until_s=probe.until_s)
         else:
-            erring = self._erring[replica_id]
-            self._erring[replica_id] = erring._replace(until_s=probe.until_s, is_probed_then=False)
+            self._erring[replica_id] = self._erring[replica_id]._replace(until_s=probe.until_s)
         return probe.effects
 
     def _come_back(self, replica_id: str, out: _Out, now_s: float) -> Sequence[Effect]:
@@ -277,6 +280,7 @@ class Ejector:
         if self._fleet.live_in((pool,), now_s):
             return effects
         self.elsewhere.release(pool)
+        effects += self._end_probes_in(pool, now_s)
         keeps_still_ones_out = self._does_without(pool, now_s)
         for replica_id, out in list(self._out.items()):
             if out.pool == pool and now_s < out.until_s and not (keeps_still_ones_out and out.until_s == math.inf):
@@ -285,12 +289,25 @@ class Ejector:
                 effects += (*out.timer, *self._probes.drop(replica_id), self._readmit(replica_id))
         return effects
 
-    def forget(self, replica_id: str) -> None:
-        """The replica has gone; should the same one come back, nobody has anything against it."""
-        self._probes.drop(replica_id)
+    def _end_probes_in(self, pool: str, now_s: float) -> Sequence[Effect]:
+        """Those that were only spared are back in service, whatever their probes would say."""
+        effects: list[Effect] = []
+        for replica_id, erring in self._erring.items():
+            replica = self._fleet.get(replica_id)
+            is_spared_there = replica is not None and replica.pool == pool and replica_id not in self._out
+            if is_spared_there and (dropped := self._probes.drop(replica_id)):
+                effects += dropped
+                self._fleet.end_suspicion(replica_id)
+                self._erring[replica_id] = erring._replace(until_s=now_s)
+        return effects
+
+    def forget(self, replica_id: str) -> Sequence[Effect]:
+        """The replica has gone; should the same one come back, nobody has anything against it. What ends its probe."""
+        effects = self._probes.drop(replica_id)
         for known in (self._out, self._on_trial, self._erring):
             known.pop(replica_id, None)
         self._fleet.limit(replica_id, after_ejection=UNLIMITED_ATTEMPTS)
+        return effects
 
     def gauges(self) -> Mapping[str, float]:
         """For metrics: ``ejected_replicas:<pool>``, how many are out."""
@@ -327,7 +344,8 @@ class Ejector:
     def _awaits_probe(self, replica_id: str) -> bool:
         """Whether it is to be probed when its time is over, for what is known of it already."""
         of_both = self._out.get(replica_id), self._erring.get(replica_id)
-        return any(each is not None and each.is_probed_then for each in of_both)
+        is_due = any(each is not None and each.is_probed_then for each in of_both)
+        return is_due or self._probes.has(replica_id)
 
     def _is_last(self, replica_id: str, now_s: float) -> bool:
         """Whether nobody else of its pool is there."""

@@ -1,5 +1,6 @@
 """This gateway's view of the replicas: who is up, who is in quarantine, and how much work each has left."""
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from heapq import merge
 from operator import attrgetter
@@ -67,6 +68,8 @@ class Fleet:
         self._replicas.update(up)
         gone = known.replace(up.values(), now_s)
         for replica in gone:
+            if replica.quarantined_until_s == math.inf:
+                replica.quarantined_until_s = 0.0  # whoever would have ended that has forgotten it
             self._forget_if_idle(replica)
         self.look_for_gaps(now_s)
         return Replaced(fresh, [replica.replica_id for replica in gone])

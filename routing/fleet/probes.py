@@ -50,6 +50,10 @@ class Probes:
         del self._under_way[replica_id]
         return replica_id
 
+    def has(self, replica_id: str) -> bool:
+        """Whether a replica is being tried."""
+        return replica_id in self._under_way
+
     def drop(self, replica_id: str) -> tuple[Effect, ...]:
         """Nobody waits for a replica's probe any more; what ends it, if there is one."""
         probe_id = self._under_way.pop(replica_id, None)

@@ -100,6 +100,7 @@ REQUEST_TRANSITIONS: Mapping[tuple[RequestState, RequestStep], RequestState] = M
         (RequestState.RUNNING, RequestStep.BACK_OFF): RequestState.BACKING_OFF,
         (RequestState.BACKING_OFF, RequestStep.ENQUEUE): RequestState.WAITING,
         (RequestState.ADMITTED, RequestStep.FOLLOW): RequestState.FOLLOWING,
+        (RequestState.WAITING, RequestStep.FOLLOW): RequestState.FOLLOWING,
         (RequestState.RUNNING, RequestStep.FOLLOW): RequestState.FOLLOWING,
         (RequestState.BACKING_OFF, RequestStep.FOLLOW): RequestState.FOLLOWING,
         (RequestState.FOLLOWING, RequestStep.FOLLOW): RequestState.FOLLOWING,

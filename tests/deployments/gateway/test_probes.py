@@ -1,11 +1,14 @@
 """A gateway's own small request to a replica whose engine has failed, on its way and back."""
 
+import pytest
+
 from deployments.wire.handle_calls import METHODS
-from deployments.wire.inner_hop import Failure, Item, decode_request
+from deployments.wire.inner_hop import Failure, Item, WithCacheChange, decode_request
 from engines.contract import Chunk
 from engines.probe_request import PROBE_TOKENS
 from policies import Reason, Role
 from routing import DispatcherParams
+from routing.request.news import CacheChange
 from tests.deployments.host_dialogue import Call, HostDialogue
 from tests.deployments.metrics_text import text_of
 from tests.tables import for_each
@@ -46,13 +49,27 @@ async def test_it_is_a_small_whole_request() -> None:
 
 @for_each(
     ("item", "result"),
-    [(Chunk("x", (1,), "length"), "well"), (Failure(Reason.INVALID_REQUEST, "no"), "well"), (FAILED, "failed")],
+    [
+        (Chunk("x", (1,), "length"), "well"),
+        (Chunk("", (), "abort"), "failed"),
+        (Failure(Reason.INVALID_REQUEST, "no"), "well"),
+        (FAILED, "failed"),
+    ],
 )
 async def test_what_comes_of_it_is_told_and_counted(item: Item, result: str) -> None:
     talk, probe = await probed()
     probe.answers(item)
     await talk.until(lambda: results(talk) == {result: 1.0})
     assert talk.host.live_replicas()["unified-pool"] == (2 if result == "well" else 1)
+
+
+async def test_what_a_replica_tells_of_its_cache_on_that_occasion_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    talk, probe = await probed()
+    told: list[CacheChange] = []
+    monkeypatch.setattr(talk.dispatcher._prefixes, "cache_changed", lambda *change: told.append(CacheChange(*change)))
+    probe.answers(WithCacheChange(Chunk("x", (1,), "length"), (1, 2), (3,)))
+    await talk.until(lambda: results(talk) == {"well": 1.0})
+    assert told == [CacheChange("a", (1, 2), (3,))]
 
 
 async def test_a_probe_that_takes_too_long_is_cancelled() -> None:

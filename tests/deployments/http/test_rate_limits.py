@@ -107,6 +107,23 @@ def test_no_more_requests_are_under_way_at_a_time() -> None:
     account.check_in()
 
 
+def test_those_that_were_read_at_the_same_time_are_counted_when_they_are_dispatched() -> None:
+    account = an_account(concurrent_requests=2)
+    for _ in range(5):
+        account.check_in()
+    usages = [account.begin(1) for _ in range(2)]
+    with pytest.raises(ApiError, match="2 requests at a time"):
+        account.begin(1)
+
+    for usage in (*usages, *usages):
+        usage.end(output_tokens=1)
+
+    account.begin(1)
+    account.begin(1)
+    with pytest.raises(ApiError):
+        account.begin(1)
+
+
 def test_each_gateway_has_its_part_and_one_request_at_a_time_at_least() -> None:
     account = an_account(num_gateways=4, requests_per_min=8, concurrent_requests=2)
     account.check_in()
@@ -149,7 +166,16 @@ def test_in_no_minute_more_come_in_than_twice_the_limit_and_over_long_no_more_th
 
 @for_each(
     ("seconds", "said"),
-    [(0.0, "0ms"), (0.0201, "21ms"), (1.0, "1s"), (1.25, "1.25s"), (59.0, "59s"), (60.0, "1m0s"), (360.5, "6m0.5s")],
+    [
+        (0.0, "0ms"),
+        (0.0201, "21ms"),
+        (1.0, "1s"),
+        (1.25, "1.25s"),
+        (59.999, "1m0s"),
+        (60.0, "1m0s"),
+        (0.9999, "1s"),
+        (360.5, "6m0.5s"),
+    ],
 )
 def test_durations_are_written_as_openai_writes_them(seconds: float, said: str) -> None:
     assert duration(seconds) == said

@@ -94,6 +94,36 @@ def test_a_prompt_that_two_replicas_were_lost_with_one_after_the_other_is_given_
     assert (talk.sends, talk.responses) == ([], given_up("t"))
 
 
+def test_those_that_wait_in_a_queue_when_their_prompt_becomes_a_suspect_follow_or_are_given_up() -> None:
+    """All replicas are busy; whenever one has room the next request would go there and take it along."""
+    talk = unified(num_replicas=4)
+    fan_out(talk, "w", "x", "y", "z", prompt_id=1)
+    assert fan_out(talk, "q", "r", "s", "t") == []
+    talk.at(1.0).finishes("w.0")
+    assert talk.sends == ["q.0 unified to a"]
+
+    talk.at(2.0).fails("q.0", Reason.REPLICA_LOST)
+    talk.at(3.0).finishes("x.0")
+    talk.at(4.0).finishes("y.0")
+    assert talk.sends == []
+    talk.at(5.0).fails("q.1", Reason.REPLICA_LOST)
+
+    assert talk.responses == given_up("q", "r", "s", "t")
+    assert talk.dispatcher.num_waiting_requests == 0
+
+
+def test_a_leader_that_is_under_way_for_minutes_is_not_forgotten() -> None:
+    talk = unified()
+    talk.arrives("q", prompt_id=7, budget_s=900.0)
+    talk.fails("q.0", Reason.REPLICA_LOST)
+
+    talk.at(2 * REMEMBERED_S)
+
+    assert fan_out(talk, "r") == []
+    talk.at(2 * REMEMBERED_S + 1.0).fails("q.1", Reason.REPLICA_LOST)
+    assert talk.responses == given_up("q", "r")
+
+
 def test_replicas_that_are_lost_together_count_as_one() -> None:
     """A rack fails: each of its replicas had a request with a prompt that is popular."""
     talk = unified()

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from policies import PolicyChoice, Reason, Role
 from policies.decisions import UNLIMITED_ATTEMPTS, Eject, EjectionReason
-from routing import CancelProbe, DispatcherParams, ReplicaStalled, reconfigured
+from routing import CancelProbe, DispatcherParams, ReplicaStalled, TimerFired, reconfigured
 from routing.fleet.ejection import PROBATION_S
 from tests.routing.dialogue import DOUBLES, Dialogue
 
@@ -195,16 +195,6 @@ def test_the_last_one_of_a_pool_is_back_whatever_its_probe_says() -> None:
     assert gets_requests(talk, "a")
 
 
-def test_one_that_was_spared_and_is_the_last_by_then_is_back_when_its_probe_ends() -> None:
-    talk = Dialogue().replicas(Role.UNIFIED, "a", "b")
-    talk.fires(spared(talk))
-    talk.replicas(Role.UNIFIED, "a")
-
-    talk.probe_ends("a.1", is_well=False)
-
-    assert gets_requests(talk, "a")
-
-
 def test_a_replica_that_has_gone_is_probed_no_more() -> None:
     talk = a_talk_without_a("b", "c")
     talk.fires("a.1:ejection")
@@ -225,6 +215,69 @@ def test_one_that_stands_still_meanwhile_is_out_for_that() -> None:
     talk.probe_ends("a.1")
 
     assert not gets_requests(talk, "a")
+
+
+def test_one_that_was_spared_is_back_in_time_where_probes_have_been_turned_off() -> None:
+    talk = Dialogue().replicas(Role.UNIFIED, "a", "b")
+    token = spared(talk)
+    talk.tell(reconfigured(replace(talk.spec, params=DispatcherParams(probe_s=0.0))))
+
+    talk.fires(token)
+
+    assert talk.probes == []
+    assert gets_requests(talk, "a")
+
+
+def test_a_timer_that_is_a_bit_early_begins_the_probe() -> None:
+    talk = Dialogue().replicas(Role.UNIFIED, "a", "b")
+    token = spared(talk)
+    talk.now_s = 4.999
+
+    talk.tell(TimerFired(token=token))
+
+    assert talk.probes == ["a.1 on a"]
+    talk.at(5.0)
+    assert not gets_requests(talk, "a")
+
+
+def test_when_the_others_have_left_one_that_is_probed_is_back_at_once() -> None:
+    talk = Dialogue(params=DispatcherParams(waiting_room_s=0.0)).replicas(Role.UNIFIED, "a", "b")
+    talk.fires(spared(talk))
+
+    talk.replicas(Role.UNIFIED, "a")
+
+    assert talk.cancelled_probes == ["a.1"]
+    assert gets_requests(talk, "a")
+
+
+def test_the_last_one_of_a_pool_is_not_probed() -> None:
+    talk = Dialogue(params=DispatcherParams(waiting_room_s=0.0)).replicas(Role.UNIFIED, "a", "b")
+    token = spared(talk)
+    talk.at(1.0).replicas(Role.UNIFIED, "a")
+
+    talk.fires(token)
+
+    assert talk.probes == []
+    assert gets_requests(talk, "a")
+
+
+def test_one_that_leaves_during_a_probe_and_returns_is_well() -> None:
+    """It has an attempt, so that it is remembered meanwhile."""
+    talk = Dialogue().replicas(Role.UNIFIED, "a", "b")
+    talk.arrives("first")
+    talk.arrives("open")
+    talk.arrives("q")
+    assert talk.sends == ["q.0 unified to a"]
+    talk.fails("q.0", Reason.ENGINE_ERROR)
+    talk.finishes("q.1")
+    talk.fires(next(each for each in talk.timers if each.endswith(":quarantine")))
+    assert talk.probes == ["a.1 on a"]
+
+    talk.replicas(Role.UNIFIED, "b")
+    assert talk.cancelled_probes == ["a.1"]
+    talk.replicas(Role.UNIFIED, "a", "b")
+
+    assert gets_requests(talk, "a")
 
 
 def test_where_probes_are_turned_off_clients_requests_show_whether_it_is_well() -> None:
