@@ -476,6 +476,21 @@ class ModelService:
     ) -> ServeOpenRequest:
         if terms.cache_salt:
             engine_request = msgspec.structs.replace(engine_request, cache_salt=terms.cache_salt)
+        is_begun = engine_request.answered_tokens > 0
+        cache_entry = NO_CACHE_ENTRY if is_begun else self._cache.look_up(terms.tenant, engine_request)
+        view = self._view_of(terms, engine_request, has_cached_answer=cache_entry.has_answer)
+        usage = asked.account.begin(view.prompt_tokens)
+        try:
+            opened = self.host.submit(view, engine_request, cache_entry, asked.budget, keeping=keeping, usage=usage)
+        except BaseException:
+            usage.end(output_tokens=0)
+            raise
+        opened.headers[GATEWAY_HEADER] = self._gateway.replica_id
+        opened.client_deadline_unix_s = terms.client_deadline_unix_s
+        return opened
+
+    def _view_of(self, terms: Terms, engine_request: EngineRequest, *, has_cached_answer: bool) -> RequestView:
+        """The request as policies see it."""
         token_ids, sampling, adapter = (
             engine_request.prompt_token_ids,
             engine_request.sampling,
@@ -484,9 +499,7 @@ class ModelService:
         block_tokens, ngrams = self._block_tokens(), self.host.wants_ngrams
         prefix_blocks = block_hashes(token_ids, block_tokens, adapter, terms.cache_salt) if block_tokens else ()
         is_led = self.config.gateway.leader_first is not LeaderFirst.NEVER
-        is_begun = engine_request.answered_tokens > 0
-        cache_entry = NO_CACHE_ENTRY if is_begun else self._cache.look_up(terms.tenant, engine_request)
-        view = RequestView(
+        return RequestView(
             request_id=engine_request.request_id,
             prompt_tokens=len(token_ids),
             max_output_tokens=sampling.max_tokens,
@@ -503,18 +516,9 @@ class ModelService:
             prompt_id=prompt_id(token_ids, prefix_blocks, block_tokens, adapter, terms.cache_salt) if is_led else 0,
             prompt_ngrams=hashed_ngrams(token_ids, ngrams.num_buckets, ngrams.limit) if ngrams else (),
             is_resumable=sampling.is_resumable,
-            has_cached_answer=cache_entry.has_answer,
+            has_cached_answer=has_cached_answer,
             adapter=adapter,
         )
-        usage = asked.account.begin(len(token_ids))
-        try:
-            opened = self.host.submit(view, engine_request, cache_entry, asked.budget, keeping=keeping, usage=usage)
-        except BaseException:
-            usage.end(output_tokens=0)
-            raise
-        opened.headers[GATEWAY_HEADER] = self._gateway.replica_id
-        opened.client_deadline_unix_s = terms.client_deadline_unix_s
-        return opened
 
     def _answer(self, kind: OwnKind, body: SamplingFields, wanted: EngineRequest, top_logprobs: int) -> OpenAiAnswer:
         return OpenAiAnswer(
