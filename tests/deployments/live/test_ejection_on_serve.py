@@ -24,8 +24,11 @@ BODY = {"model": "tiny-llama", "prompt": "Hello", "max_tokens": 24, "ignore_eos"
 
 
 def application_args() -> dict[str, Any]:
-    """Emulated replicas in real time, and an ejection that lasts equally long however often it happens."""
-    args = emulated_args(quarantine_s=0.2)
+    """Emulated replicas in real time, and an ejection that lasts equally long however often it happens.
+
+    Without probes: they would keep out a replica that fails everything before it has failed often enough for that.
+    """
+    args = emulated_args(quarantine_s=0.2, probe_s=0.0)
     args["pools"] = [{"name": POOL, "role": "unified", "replicas": REPLICAS, "num_cpus": 0.01}]
     params = {
         "signs": ["failures", "tokens"],
