@@ -34,6 +34,7 @@ from policies.errors import ConfigError
 from policies.views import Role
 from routing.config.spec import from_json
 from routing.request.effects import (
+    EARLY_S,
     Cancel,
     CancelProbe,
     CancelTimer,
@@ -72,8 +73,6 @@ from routing.request.request import PROGRESS_TOKENS
 
 LATE_S = 5.0
 """An event loop of a gateway may have been busy, or its machine."""
-EARLY_S = 0.01
-"""A timer of an event loop may be a bit early."""
 MOST_VIOLATIONS = 20
 """A broken conversation breaks everything after it; the first ones tell."""
 

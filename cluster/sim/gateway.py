@@ -21,6 +21,7 @@ from engines.contract import AWAITS_KV
 from engines.handoff import comes_from_prefill
 from engines.model.messages import Abort
 from engines.model.sequences import Sequence
+from engines.probe_request import PROBE_TOKENS
 from policies.decisions import Reason
 from policies.load_reports import LoadReport
 from policies.pool_views import PoolLoad
@@ -68,7 +69,6 @@ from routing.sizing.geometry import ServiceRates
 
 BROKEN = Outcome(kind=OutcomeKind.FAILED)
 """Of a request whose gateway has died: nobody gives a reason."""
-PROBE_TOKENS = 16
 _Way = tuple[str, bool]
 """A replica, and whether to it or from it."""
 

@@ -17,7 +17,7 @@ CODE = "rate_limit_exceeded"
 MINUTE_S = 60.0
 REQUESTS, TOKENS, BYTES = "requests", "tokens", "bytes"
 SOON_S = 1.0
-"""When to come back where requests that are under way have to end first: nobody knows when they do."""
+"""When to come back where requests that are under way have to end first, at a time that is not known."""
 NowS = Callable[[], float]
 
 

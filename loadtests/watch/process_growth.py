@@ -15,8 +15,8 @@ from loadtests.results.metrics import MetricValue
 
 GATEWAY, REPLICA = "gateway", "replica"
 MINUTE_S, MINUTES_IN_H = 60.0, 60.0
-YOUNG_S = 300.0
-"""A process that has just started grows: it reads what it is made of, and its caches fill with its first requests."""
+YOUNG_S = 120.0
+"""A process that has just started is still reading what it is made of."""
 MIB = 2.0**20
 _TITLE = re.compile(r"ServeReplica:[^:]+:(\S+)")
 Sizes = dict[int, list[float]]
@@ -24,7 +24,7 @@ Sizes = dict[int, list[float]]
 
 
 class ProcessGrowth:
-    """Looks at the processes of gateways and replicas, as far as they are five minutes old.
+    """Looks at the processes of gateways and replicas, as far as they are two minutes old.
 
     Connections that others have made to a process are not among its file descriptors: how many clients there are is not
     its doing. One that it keeps although the other end has closed it is.

@@ -11,7 +11,16 @@ from policies.views import ReplicaView
 from routing.fleet.fleet import Fleet
 from routing.fleet.out_elsewhere import OutElsewhere
 from routing.fleet.probes import PROBE_TIMER, Probes
-from routing.request.effects import CancelProbe, CancelTimer, Effect, Ejection, Readmission, Record, SetTimer
+from routing.request.effects import (
+    EARLY_S,
+    CancelProbe,
+    CancelTimer,
+    Effect,
+    Ejection,
+    Readmission,
+    Record,
+    SetTimer,
+)
 from routing.request.request import Attempt
 
 
@@ -68,8 +77,6 @@ TRIAL_TOLD_S = 0.5
 """Others wait for so long after they were last told that a replica is tried again."""
 LONGEST_TRIAL_S = 10.0
 """Where a gateway has no requests to try a replica with, the others don't wait any longer."""
-EARLY_S = 0.01
-"""A timer of an event loop may be a bit early."""
 EJECTOR_TIMERS = ("quarantine", "ejection", PROBE_TIMER)
 """What the ejector's timers are for, at the end of their tokens."""
 

@@ -346,8 +346,12 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     attempt_id: str
 
 
+EARLY_S = 0.01
+"""So much sooner a timer may fire: those of some event loops are a bit early."""
+
+
 class SetTimer(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
-    """Send ``TimerFired(token)`` at ``at_s``."""
+    """Send ``TimerFired(token)`` at ``at_s``, or up to ``EARLY_S`` sooner."""
 
     token: str
     at_s: float

@@ -132,6 +132,29 @@ def test_a_replica_that_fails_every_request_is_out_until_it_is_well_again(runnin
     check_that_it_is_out_and_comes_back(running, sick)
 
 
+def test_a_replica_that_fails_is_probed_and_gets_no_request_before_it_is_well(nodes: RayNodes) -> None:
+    """As it is by default: without a policy that ejects."""
+    args = emulated_args(quarantine_s=1.0)
+    args["pools"] = [{"name": POOL, "role": "unified", "replicas": REPLICAS, "num_cpus": 0.01}]
+    with application(nodes, "probed", args) as live:
+        sick = faults.replicas_of(live.url, POOL)[0]
+        faults.switch("fail", POOL, sick, factor=1.0, application="probed")
+        answers = ask_until(live, REPLICAS, lambda: probes(live, "failed") > 0, "it has failed on a probe")
+        attempts = num_attempts(live, sick)
+
+        answers += ask_until(live, REPLICAS, lambda: probes(live, "failed") > 2, "it has failed on more of them")
+        assert num_attempts(live, sick) == attempts
+        faults.switch("clear", POOL, sick, factor=1.0, application="probed")
+        wait_until(lambda: probes(live, "well") == 1, "it has answered a probe")
+        answers += ask_until(live, REPLICAS, lambda: num_attempts(live, sick) > attempts, "it gets requests again")
+
+    assert answers == [200] * len(answers)
+
+
+def probes(live: Live, result: str) -> float:
+    return live.metric("spillway_probes_total", pool=POOL, result=result)
+
+
 def test_a_replica_that_is_far_slower_than_its_peers_is_out_until_it_is_well_again(running: Live, sick: str) -> None:
     """Three answers of each replica say what is usual; one slow answer is enough then."""
     replicas = faults.replicas_of(running.url, POOL)
