@@ -9,7 +9,7 @@ import pytest
 from deployments.tenants import new_key
 from policies import Reason
 from tests.deployments.live_cluster import Live
-from tests.deployments.reloadable import KEYS, Reloadable
+from tests.deployments.reloadable import KEYS, Reloadable, write_tenants
 from tests.plain_http import HTTP
 from tests.waiting import wait_until
 
@@ -30,6 +30,15 @@ def ask(running: Live, key: str, *, timeout_s: float = 60, **fields: Any) -> Any
     with openai.OpenAI(base_url=f"{running.url}/v1", api_key=key, max_retries=0, timeout=timeout_s) as client:
         answer = client.completions.create(model=MODEL, prompt="Hello", **{"max_tokens": 4, **fields})
         return list(answer) if fields.get("stream") else answer
+
+
+@pytest.fixture
+def limited(reloadable: Reloadable) -> Iterator[Live]:
+    """The shop may send two requests a minute; without limits again afterwards."""
+    write_tenants(reloadable.tenants, shop={"limits": {"requests_per_min": 2}})
+    yield reloadable.use()
+    write_tenants(reloadable.tenants)
+    reloadable.use()
 
 
 def key_of(name: str) -> str:
@@ -153,3 +162,17 @@ def test_refusals_are_counted_and_no_key_is_in_the_metrics(running: Live) -> Non
     assert [now - then for now, then in zip(after, before, strict=True)] == [1, 1, 1]
     assert not [name for name in KEYS if key_of(name) in metrics or KEYS[name][1].removeprefix("sha256:") in metrics]
     wait_until(lambda: running.metric("spillway_requests_open") == 0, "nothing is left open")
+
+
+def test_a_tenants_limits_hold_and_its_clients_are_told_what_is_left(limited: Live) -> None:
+    with openai.OpenAI(base_url=f"{limited.url}/v1", api_key=key_of("shop"), max_retries=0, timeout=60) as client:
+        answers = [
+            client.completions.with_raw_response.create(model=MODEL, prompt="Hello", max_tokens=4) for _ in range(2)
+        ]
+        assert [each.headers["x-ratelimit-remaining-requests"] for each in answers] == ["1", "0"]
+        with pytest.raises(openai.RateLimitError) as caught:
+            client.completions.create(model=MODEL, prompt="Hello", max_tokens=4)
+
+    assert caught.value.code == "rate_limit_exceeded"
+    assert 0 < int(caught.value.response.headers["retry-after"]) <= 30
+    assert ask(limited, key_of("reports")).usage.completion_tokens == 4
