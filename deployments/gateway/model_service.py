@@ -46,7 +46,7 @@ from deployments.openai.requests import ChatRequest, CompletionRequest, Sampling
 from deployments.openai.responses import OpenAiAnswer
 from deployments.openai.terms import TermsFields
 from deployments.openai.token_requests import DetokenizeRequest, TokenizeRequest
-from deployments.openai.tokenization import PromptTokenizer
+from deployments.openai.tokenization import PromptTokenizer, too_long
 from deployments.scaling.scaler_client import NoScaler, ScalerClient
 from deployments.telemetry.metrics import GatewayMetrics
 from deployments.telemetry.refusals import RecentRefusals
@@ -270,9 +270,13 @@ class ModelService:
             return await self.through_front_end("completion", request, asked)
         body, terms = self._take_in(request, asked, CompletionRequest)
         prompt = body.single_prompt()
-        token_ids = await self._tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        context = self._context_tokens()
+        if isinstance(prompt, str):
+            token_ids = await self._tokenizer.encode(prompt, tenant=asked.tenant.name, most_tokens=context)
+        else:
+            token_ids = prompt
         asked.budget.tokenized()
-        sampling = self._sampling(body, token_ids, body.max_tokens, body.logprobs)
+        sampling = self._sampling(body, token_ids, context, body.max_tokens, body.logprobs)
         wanted = self._engine_request("completion", asked, token_ids, sampling)
         answer = self._answer("completion", body, wanted, body.logprobs or 0)
         return await self._respond(request, asked, terms, wanted, answer, streams=bool(body.stream))
@@ -283,11 +287,14 @@ class ModelService:
             return await self.through_front_end("chat", request, asked)
         body, terms = self._take_in(request, asked, ChatRequest)
         messages = [{"role": message.role, "content": message.text()} for message in body.messages]
-        token_ids = await self._tokenizer.encode_chat(messages, body.add_generation_prompt)
+        context = self._context_tokens()
+        token_ids = await self._tokenizer.encode_chat(
+            messages, body.add_generation_prompt, tenant=asked.tenant.name, most_tokens=context
+        )
         asked.budget.tokenized()
         top_logprobs = body.top_logprobs or 0
         limit = body.max_completion_tokens or body.max_tokens
-        sampling = self._sampling(body, token_ids, limit, top_logprobs if body.logprobs else None)
+        sampling = self._sampling(body, token_ids, context, limit, top_logprobs if body.logprobs else None)
         wanted = self._engine_request("chat", asked, token_ids, sampling)
         answer = self._answer("chat", body, wanted, top_logprobs)
         return await self._respond(request, asked, terms, wanted, answer, streams=bool(body.stream))
@@ -303,7 +310,7 @@ class ModelService:
             one.budget.tokenized()
             room_tokens = 0 if pooling else sampling.max_tokens
             field = PROMPT_FIELDS.get(kind, "messages")
-            self._check_prompt(token_ids, room_tokens, field)
+            self._check_prompt(token_ids, self._context_tokens(), room_tokens, field)
             if min(token_ids) < 0:
                 raise invalid("token ids are not below 0", field)
             wanted = self._engine_request(kind, asked, token_ids, sampling)
@@ -323,13 +330,13 @@ class ModelService:
         except TimeoutError as error:
             raise error_of(Outcome(kind=OutcomeKind.FAILED, reason=Reason.DEADLINE_EXCEEDED)) from error
 
-    async def tokenize(self, body: TokenizeRequest) -> Response:
-        """Token ids of a text or a conversation, as the engine would get them."""
+    async def tokenize(self, body: TokenizeRequest, tenant: Tenant) -> Response:
+        """Token ids of a text or a conversation, as the engine would get them, however many there are."""
         if body.messages is not None:
             messages = [{"role": message.role, "content": message.text()} for message in body.messages]
-            token_ids = await self._tokenizer.encode_chat(messages, body.add_generation_prompt)
+            token_ids = await self._tokenizer.encode_chat(messages, body.add_generation_prompt, tenant=tenant.name)
         else:
-            token_ids = await self._tokenizer.encode(body.prompt or "", body.add_special_tokens)
+            token_ids = await self._tokenizer.encode(body.prompt or "", body.add_special_tokens, tenant=tenant.name)
         count = {"count": len(token_ids), "max_model_len": self._context_tokens(), "tokens": token_ids}
         return Response(msgspec.json.encode(count), media_type=JSON)
 
@@ -533,27 +540,22 @@ class ModelService:
         )
 
     def _sampling(
-        self, body: SamplingFields, token_ids: list[int], limit: int | None, logprobs: int | None
+        self, body: SamplingFields, token_ids: list[int], context: int, limit: int | None, logprobs: int | None
     ) -> Sampling:
-        context = self._check_prompt(token_ids, limit or 1, "messages" if isinstance(body, ChatRequest) else "prompt")
+        field = "messages" if isinstance(body, ChatRequest) else "prompt"
+        self._check_prompt(token_ids, context, limit or 1, field)
         return body.sampling(context - len(token_ids), limit, logprobs, self._tokenizer.vocabulary_tokens)
 
-    def _check_prompt(self, token_ids: list[int], max_tokens: int, field: str) -> int:
-        """Tokens of the context, in which a prompt and its answer have room."""
+    def _check_prompt(self, token_ids: list[int], context: int, max_tokens: int, field: str) -> None:
+        """That a prompt and its answer have room in a context of so many tokens."""
         vocabulary = self._tokenizer.vocabulary_tokens
         if not token_ids:
             raise invalid("the prompt has no tokens", field)
         if max(token_ids) >= vocabulary:
             raise invalid(f"{field} has a token id outside the vocabulary of {vocabulary}", field)
-        context = self._context_tokens()
         if len(token_ids) + max_tokens > context:
             said = f"the prompt has {len(token_ids)} and max_tokens asks for {max_tokens}"
-            raise invalid(
-                f"the context is {context} tokens; {said}",
-                "max_tokens" if len(token_ids) < context else "prompt",
-                "context_length_exceeded",
-            )
-        return context
+            raise too_long(context, said, "max_tokens" if len(token_ids) < context else "prompt")
 
     def _block_tokens(self) -> int:
         """Tokens in a block of what is tracked of prompts; 0 where nothing is."""

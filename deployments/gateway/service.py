@@ -294,7 +294,7 @@ class OpenAIService:
         """Token ids of a text or a conversation, as the engine would get them."""
         asked = await self._read(request)
         body, tenant = validated(TokenizeRequest, asked.fields), asked.tenant
-        return await self._named_or_only(body.model, tenant).model.tokenize(body)
+        return await self._named_or_only(body.model, tenant).model.tokenize(body, tenant)
 
     @_counting_errors
     async def detokenize(self, request: Request) -> Response:

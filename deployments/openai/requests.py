@@ -15,6 +15,8 @@ from deployments.openai.terms import TermsFields, Text
 from engines.contract import Sampling
 
 TokenId = Annotated[int, Field(strict=True, ge=0, lt=1 << 31)]
+Stop = Annotated[Text, Field(max_length=1024)]
+"""An engine looks for each of them after each token."""
 Seed = Annotated[int, Field(strict=True, ge=-(1 << 63), lt=1 << 63)]
 Count = Annotated[int, Field(strict=True, ge=1, lt=1 << 31)]
 UNSERVED: dict[str, tuple[tuple[Any, ...], str]] = {
@@ -89,7 +91,7 @@ class SamplingFields(TermsFields):
     top_k: Annotated[int, Field(strict=True, ge=-1, lt=1 << 31)] | None = 0
     min_p: Annotated[float, Field(ge=0, le=1)] | None = 0.0
     seed: Seed | None = None
-    stop: Text | Annotated[list[Text], Field(max_length=16)] | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
     stop_token_ids: list[TokenId] | None = None
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False

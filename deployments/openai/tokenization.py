@@ -1,23 +1,32 @@
 """Text to token ids, once, in the gateway; the engines get token ids."""
 
-import asyncio
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from jinja2 import TemplateError
 
-from deployments.openai.errors import invalid
+from deployments.openai.errors import ApiError, invalid
+from deployments.openai.fair_threads import FairThreads
 
-LONG_TEXT_CHARACTERS = 20_000
-"""A longer text is tokenized in a thread, so that it does not hold up other requests' tokens."""
+LONG_TEXT_CHARACTERS, MANY_MESSAGES = 20_000, 200
+"""A longer text or conversation is tokenized in a thread, so that it does not hold up other requests' tokens."""
+NUM_THREADS = 2
+LIKELY_CHARACTERS = 8
+"""Of a token, at the most: of a text that has more for each token that fits, a part is tokenized first."""
+TOO_MANY_TIMES = 2
+"""Who has so many times the tokens that fit in a part of its text has too many in all of it, wherever that is cut."""
 PLAIN_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
 """Names under which transformers saves a tokenizer that is all in ``tokenizer.json``."""
 
 
 class PromptTokenizer:
     """The model's tokenizer and chat template.
+
+    What is long waits for a thread, tenant by tenant. Of a text that can't fit no more is tokenized than it takes to
+    say so.
 
     Args:
         model_path: Folder of the checkpoint.
@@ -27,25 +36,50 @@ class PromptTokenizer:
         self._tokenizer = _load(model_path)
         self.vocabulary_tokens = len(self._tokenizer)
         self._encode_text = _encoder(self._tokenizer)
+        self._encode_beside = _encoder_beside(self._tokenizer)
+        self._threads = FairThreads(NUM_THREADS)
 
-    async def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """The text's token ids."""
-        if len(text) > LONG_TEXT_CHARACTERS:
-            return await asyncio.to_thread(self._encode, text, add_special_tokens)
-        return self._encode(text, add_special_tokens)
+    async def encode(
+        self, text: str, add_special_tokens: bool = True, *, tenant: str = "", most_tokens: int = 0
+    ) -> list[int]:
+        """The text's token ids.
 
-    async def encode_chat(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> list[int]:
+        Args:
+            text: Which.
+            add_special_tokens: Whether those are added that begin a text.
+            tenant: Whose it is.
+            most_tokens: That fit; 0: any number does.
+
+        Raises:
+            ApiError: 400, there are far more.
+        """
+        if len(text) <= LONG_TEXT_CHARACTERS:
+            return self._encode_text(text, add_special_tokens)
+        return await self._threads.run(tenant, partial(self._encode_long, text, add_special_tokens, most_tokens))
+
+    async def encode_chat(
+        self,
+        messages: list[dict[str, str]],
+        add_generation_prompt: bool,
+        *,
+        tenant: str = "",
+        most_tokens: int = 0,
+    ) -> list[int]:
         """The token ids of a conversation in the model's chat template.
 
         Raises:
-            ApiError: 400 when the model has no chat template or the template does not take these messages.
+            ApiError: 400 when the model has no chat template, the template does not take these messages, or there are
+                far more tokens than ``most_tokens``.
         """
-        options: dict[str, Any] = {"tokenize": False, "add_generation_prompt": add_generation_prompt}
-        try:
-            text: str = self._tokenizer.apply_chat_template(messages, **options)
-        except (TemplateError, ValueError, TypeError) as error:
-            raise invalid(f"the chat template can't render these messages: {error}", "messages") from error
-        return await self.encode(text, add_special_tokens=False)
+        if most_tokens and len(messages) > most_tokens:
+            raise too_long(most_tokens, f"the conversation has {len(messages)} messages")
+        if len(messages) <= MANY_MESSAGES and sum(len(each["content"]) for each in messages) <= LONG_TEXT_CHARACTERS:
+            return self._encode_text(self._render(messages, add_generation_prompt), False)
+
+        def encode() -> list[int]:
+            return self._encode_long(self._render(messages, add_generation_prompt), False, most_tokens)
+
+        return await self._threads.run(tenant, encode)
 
     def decode(self, token_ids: list[int]) -> str:
         """Their text, special tokens and all."""
@@ -56,17 +90,54 @@ class PromptTokenizer:
         """Each token's own text."""
         return [self._tokenizer.decode([token_id]) for token_id in token_ids]
 
-    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        encoded: list[int] = self._encode_text(text, add_special_tokens)
-        return encoded
+    def _render(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
+        options: dict[str, Any] = {"tokenize": False, "add_generation_prompt": add_generation_prompt}
+        try:
+            text: str = self._tokenizer.apply_chat_template(messages, **options)
+        except (TemplateError, ValueError, TypeError) as error:
+            raise invalid(f"the chat template can't render these messages: {error}", "messages") from error
+        return text
+
+    def _encode_long(self, text: str, add_special_tokens: bool, most_tokens: int) -> list[int]:
+        """In a thread: a part of what may be too long first, and four times as much where that has few tokens."""
+        num_characters = LIKELY_CHARACTERS * most_tokens
+        while 0 < num_characters < len(text):
+            num_tokens = len(self._encode_beside(text[:num_characters], False))
+            if num_tokens > TOO_MANY_TIMES * most_tokens:
+                raise too_long(most_tokens, f"the first {num_characters} characters of {len(text)} are {num_tokens}")
+            num_characters *= 4
+        return self._encode_beside(text, add_special_tokens)
 
 
-def _encoder(tokenizer: Any) -> Callable[[str, bool], list[int]]:
+def too_long(context_tokens: int, said: str, param: str = "prompt") -> ApiError:
+    """A request that does not fit: how long it is, in words, and which field is at fault."""
+    return invalid(f"the context is {context_tokens} tokens; {said}", param, "context_length_exceeded")
+
+
+Encoder = Callable[[str, bool], list[int]]
+"""Of a text, and whether special tokens are added."""
+
+
+def _encoder(tokenizer: Any) -> Encoder:
     """Makes token ids as the tokenizer does, without its wrapping where there is nothing to that."""
-    rust = getattr(tokenizer, "backend_tokenizer", None)
-    if rust is None or rust.truncation is not None or rust.padding is not None:
+    rust = _plain_rust(tokenizer)
+    if rust is None:
         return lambda text, specials: tokenizer.encode(text, add_special_tokens=specials)
     return lambda text, specials: rust.encode(text, add_special_tokens=specials).ids
+
+
+def _encoder_beside(tokenizer: Any) -> Encoder:
+    """The same for threads: ``tokenizers`` lets go of Python's lock for batches, and for nothing else."""
+    rust = _plain_rust(tokenizer)
+    if rust is None:
+        return _encoder(tokenizer)
+    return lambda text, specials: rust.encode_batch_fast([text], add_special_tokens=specials)[0].ids
+
+
+def _plain_rust(tokenizer: Any) -> Any:
+    """What is beneath the tokenizer, where that is all there is to it."""
+    rust = getattr(tokenizer, "backend_tokenizer", None)
+    return None if rust is None or rust.truncation is not None or rust.padding is not None else rust
 
 
 def _load(model_path: str) -> Any:

@@ -1,8 +1,12 @@
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
 
-from deployments.openai.tokenization import PromptTokenizer
+import pytest
+
+from deployments.openai.errors import ApiError
+from deployments.openai.tokenization import LONG_TEXT_CHARACTERS, MANY_MESSAGES, PromptTokenizer
 from tests.tables import for_each
 
 MODEL = Path(__file__).parents[3] / ".models" / "tiny-llama"
@@ -26,6 +30,63 @@ async def test_a_conversation_gets_the_ids_that_transformers_own_choice_gives() 
     ids = await PromptTokenizer(str(MODEL)).encode_chat(messages, add_generation_prompt=True)
 
     assert ids == chosen.encode(text, add_special_tokens=False)
+
+
+@for_each(
+    "text", ["queues " * 5_000, "naïve café — 東京 \N{ROCKET}" * 2_000, "a" * 30_000], ids=["words", "unicode", "word"]
+)
+async def test_a_long_text_gets_the_same_ids_in_a_thread(text: str) -> None:
+    assert len(text) > LONG_TEXT_CHARACTERS
+    tokenizer = PromptTokenizer(str(MODEL))
+
+    assert await tokenizer.encode(text, most_tokens=100_000) == tokenizer._encode_text(text, True)
+
+
+async def test_a_long_conversation_gets_the_same_ids_in_a_thread() -> None:
+    messages = [{"role": "user", "content": "What is a lane?"}] * (MANY_MESSAGES + 1)
+    tokenizer = PromptTokenizer(str(MODEL))
+    text = tokenizer._render(messages, True)
+
+    assert await tokenizer.encode_chat(messages, True, most_tokens=8192) == tokenizer._encode_text(text, False)
+
+
+async def test_other_requests_go_on_while_a_long_text_is_tokenized() -> None:
+    tokenizer, turns = PromptTokenizer(str(MODEL)), 0
+    tokenizing = asyncio.create_task(tokenizer.encode("queues and lanes " * 60_000))
+    while not tokenizing.done():
+        await asyncio.sleep(0.001)
+        turns += 1
+
+    assert turns > 3, "the tokenizer let go of Python's lock"
+
+
+async def test_of_a_text_that_can_not_fit_a_part_is_tokenized() -> None:
+    tokenizer, seen = PromptTokenizer(str(MODEL)), list[int]()
+    encode = tokenizer._encode_beside
+
+    def watched(text: str, specials: bool) -> list[int]:
+        seen.append(len(text))
+        return encode(text, specials)
+
+    tokenizer._encode_beside = watched
+    with pytest.raises(ApiError, match="the context is 1000 tokens") as caught:
+        await tokenizer.encode("lane " * 1_000_000, most_tokens=1000)
+
+    assert (caught.value.status, caught.value.code) == (400, "context_length_exceeded")
+    assert sum(seen) <= 40_000, "eight characters for each token that fits, or four times as many"
+
+
+async def test_a_text_of_long_tokens_is_not_taken_for_too_long() -> None:
+    tokenizer = PromptTokenizer(str(MODEL))
+    tokenizer._encode_beside = lambda text, specials: [7] * (len(text) // 100)
+
+    assert len(await tokenizer.encode("x" * 90_000, most_tokens=1000)) == 900
+
+
+async def test_more_messages_than_tokens_fit_are_refused_unread() -> None:
+    messages = [{"role": "user", "content": ""}] * 1_001
+    with pytest.raises(ApiError, match="1001 messages"):
+        await PromptTokenizer(str(MODEL)).encode_chat(messages, True, most_tokens=1000)
 
 
 def test_a_gateway_with_a_plain_tokenizer_does_not_load_torch() -> None:

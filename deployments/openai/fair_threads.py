@@ -1,0 +1,73 @@
+"""A few threads for work that takes its time, such as long texts: tenants take turns, whatever one of them sends."""
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+Result = TypeVar("Result")
+_Turn = asyncio.Future[None]
+
+
+class FairThreads:
+    """Threads for one event loop. Each tenant waits for its own work, and for one piece of each other tenant's.
+
+    A thread helps others only while its work does not hold Python's lock.
+
+    Args:
+        num_threads: Pieces of work at a time.
+    """
+
+    def __init__(self, num_threads: int) -> None:
+        self._executor = ThreadPoolExecutor(num_threads, thread_name_prefix="long-text")
+        self._num_free = num_threads
+        self._waiting: OrderedDict[str, deque[_Turn]] = OrderedDict()
+
+    @property
+    def num_waiting(self) -> int:
+        """Pieces of work that no thread has begun."""
+        return sum(map(len, self._waiting.values()))
+
+    async def run(self, tenant: str, work: Callable[[], Result]) -> Result:
+        """What some work gives, or raises, when it is its tenant's turn.
+
+        Args:
+            tenant: Whose work it is.
+            work: Is called in a thread. Once begun it goes on, and keeps its thread, though nobody waits for it.
+        """
+        loop = asyncio.get_running_loop()
+        await self._turn(tenant, loop)
+
+        def pass_on(_: "Future[Result]") -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._pass_on)
+
+        doing = self._executor.submit(work)
+        doing.add_done_callback(pass_on)
+        return await asyncio.wrap_future(doing)
+
+    async def _turn(self, tenant: str, loop: asyncio.AbstractEventLoop) -> None:
+        if self._num_free:
+            self._num_free -= 1
+            return
+        turn: _Turn = loop.create_future()
+        self._waiting.setdefault(tenant, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():
+                self._pass_on()  # it had its turn already
+            raise
+
+    def _pass_on(self) -> None:
+        """A thread is free: the tenant that has waited longest since its last turn is next."""
+        while self._waiting:
+            tenant, turns = self._waiting.popitem(last=False)
+            turn = turns.popleft()
+            if turns:
+                self._waiting[tenant] = turns
+            if not turn.cancelled():
+                turn.set_result(None)
+                return
+        self._num_free += 1
