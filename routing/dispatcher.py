@@ -24,6 +24,7 @@ from routing.config.parts import DispatcherParts
 from routing.fleet.ejection import EJECTOR_TIMERS, Ejector
 from routing.fleet.fleet import Fleet
 from routing.fleet.out_elsewhere import OUT_ELSEWHERE_TIMER
+from routing.fleet.probes import Probes
 from routing.fleet.ramp import RAMP_TIMER, Ramp
 from routing.intake.intake import Intake
 from routing.intake.load_exchange import LoadExchange
@@ -64,7 +65,8 @@ class Dispatcher:
         self._in_flight = InFlight(
             self.fleet, parts.policies, parts.request_classifier, parts.prefixes, first_tokens=parts.first_tokens
         )
-        self._ejector = Ejector(self.fleet, parts.policies.ejection, parts.params.probe_s, self._does_without)
+        self._probes = Probes(parts.params.probe_s, parts.first_tokens)
+        self._ejector = Ejector(self.fleet, parts.policies.ejection, self._probes, self._does_without)
         self._ramp = Ramp(self.fleet, parts.params.ramp_stage_s)
         self._leaders = PromptLeaders(parts.params.leader_first, parts.params.max_fruitless_losses)
         self._use(parts)
@@ -102,7 +104,8 @@ class Dispatcher:
         self._in_flight.use(
             policies, classifier, parts.prefixes, parts.first_tokens, shares_prompts=parts.shares_prompts
         )
-        self._ejector.use(policies.ejection, parts.params.probe_s)
+        self._ejector.use(policies.ejection)
+        self._probes.use(parts.params.probe_s, parts.first_tokens)
         self._ramp.use(parts.params.ramp_stage_s)
         self._leaders.use(parts.params.leader_first, parts.params.max_fruitless_losses)
         self.fleet.waiting_room_s = parts.params.waiting_room_s

@@ -21,7 +21,6 @@ from engines.contract import AWAITS_KV
 from engines.handoff import comes_from_prefill
 from engines.model.messages import Abort
 from engines.model.sequences import Sequence
-from engines.probe_request import PROBE_TOKENS
 from policies.decisions import Reason
 from policies.load_reports import LoadReport
 from policies.pool_views import PoolLoad
@@ -581,9 +580,9 @@ class SimGateway:
             request_id=attempt_id,
             logical_request=-1,
             scheduled_s=now_s,
-            prompt_tokens=PROBE_TOKENS,
-            output_tokens=1,
-            max_output_tokens=1,
+            prompt_tokens=effect.prompt_tokens,
+            output_tokens=effect.output_tokens,
+            max_output_tokens=effect.output_tokens,
             timeout_s=math.inf,
         )
         send = Send(

@@ -10,7 +10,7 @@ from policies.errors import PolicyMisbehaved
 from policies.views import ReplicaView
 from routing.fleet.fleet import Fleet
 from routing.fleet.out_elsewhere import OutElsewhere
-from routing.fleet.probes import PROBE_TIMER, Probes
+from routing.fleet.probes import PROBE_TIMER, ProbeKind, Probes
 from routing.request.effects import (
     EARLY_S,
     CancelProbe,
@@ -32,7 +32,7 @@ class _Out(NamedTuple):
         until_s: When its time is over.
         token: The name of the timer that ends it.
         for_s: How long it is out.
-        is_probed_then: Whether its engine has failed, so that a probe has to go well first.
+        probe_then: What a probe has to show first, by what is known of its engine.
         is_tried_then: Whether it is on trial after that.
     """
 
@@ -40,7 +40,7 @@ class _Out(NamedTuple):
     until_s: float
     token: str
     for_s: float
-    is_probed_then: bool
+    probe_then: ProbeKind
     is_tried_then: bool
 
     @property
@@ -77,6 +77,12 @@ TRIAL_TOLD_S = 0.5
 """Others wait for so long after they were last told that a replica is tried again."""
 LONGEST_TRIAL_S = 10.0
 """Where a gateway has no requests to try a replica with, the others don't wait any longer."""
+PROBES = {
+    EjectionReason.FAILURES: ProbeKind.ANSWERS,
+    EjectionReason.FIRST_TOKENS: ProbeKind.SPEED,
+    EjectionReason.TOKENS: ProbeKind.SPEED,
+}
+"""What a replica has to show that was ejected for it."""
 EJECTOR_TIMERS = ("quarantine", "ejection", PROBE_TIMER)
 """What the ejector's timers are for, at the end of their tokens."""
 
@@ -88,13 +94,14 @@ class Ejector:
     pool is never ejected, and when all others are lost, those that are out come back: slow is better than nothing. One
     that stands still is worse than nothing where others run the pool's requests.
 
-    One whose engine failed on requests is probed when its time is over, with a small request of the gateway's own. If
-    that goes badly it is out for as long again, so that no client's request finds out that it still fails.
+    One whose engine failed on requests is probed when its time is over, with a small request of the gateway's own, and
+    one that was slow with a large one, which has to be about as fast as its profile says. If that goes badly it is out
+    for as long again, so that no client's request finds out that it still fails, or is slow.
 
     Args:
         fleet: Where replicas are kept out.
         policy: Which.
-        probe_s: How long a probe may take; 0: there are none.
+        probes: The gateway's own requests.
         does_without: Whether others would run all requests of a pool if it had no replica, by its name and the time.
 
     Attributes:
@@ -102,7 +109,7 @@ class Ejector:
         elsewhere: Keeps those out that other gateways keep out.
     """
 
-    def __init__(self, fleet: Fleet, policy: EjectionPolicy, probe_s: float, does_without: DoesWithout) -> None:
+    def __init__(self, fleet: Fleet, policy: EjectionPolicy, probes: Probes, does_without: DoesWithout) -> None:
         self._fleet = fleet
         self._policy = policy
         self._does_without = does_without
@@ -112,11 +119,10 @@ class Ejector:
         self._on_trial: dict[str, float] = {}
         self._erring: dict[str, _Erring] = {}
         self._num_ejections = 0
-        self._probes = Probes(probe_s)
+        self._probes = probes
 
-    def use(self, policy: EjectionPolicy, probe_s: float) -> None:
+    def use(self, policy: EjectionPolicy) -> None:
         """From here on this one is asked. Who is out stays out for its time; another policy knows of no newcomers."""
-        self._probes.probe_s = probe_s
         if policy is not self._policy:
             self._policy = policy
             self.is_on = bool(policy.consumes)
@@ -143,9 +149,9 @@ class Ejector:
         times = known.times + 1 if now_s < known.until_s + PROBATION_S else 1
         longer_s = for_s * min(2 ** (times - 1), MOST_TIMES_AS_LONG)
         until_s = now_s + longer_s
-        is_probed = self._probes.probe_s > 0
+        is_probed = self._probes.are_on
         if (out := self._out.get(replica_id)) is not None:
-            self._out[replica_id] = out._replace(is_probed_then=is_probed)
+            self._out[replica_id] = out._replace(probe_then=max(out.probe_then, ProbeKind(is_probed)))
             is_probed = False  # once
         self._erring[replica_id] = _Erring(times, longer_s, until_s, is_probed)
         return self.spare(replica_id, because_of, now_s, until_s)
@@ -229,8 +235,8 @@ class Ejector:
         out = self._out.get(replica_id)
         if out is None or out.token != token:
             return self._probe_erring(now_s)
-        if out.is_probed_then and self._probes.probe_s > 0 and not self._is_last(replica_id, now_s):
-            return self._probe(replica_id, out.pool, now_s)
+        if out.probe_then and self._probes.are_on and not self._is_last(replica_id, now_s):
+            return self._probe(replica_id, out.probe_then, now_s)
         return self._come_back(replica_id, out, now_s)
 
     def probe_ended(self, probe_id: str, now_s: float, *, is_well: bool) -> Sequence[Effect]:
@@ -262,13 +268,15 @@ class Ejector:
             replica = self._fleet.get(replica_id)
             if erring.is_probed_then and erring.until_s <= now_s + EARLY_S and replica is not None:
                 self._erring[replica_id] = erring._replace(is_probed_then=False)
-                if self._probes.probe_s > 0 and not self._is_last(replica_id, now_s):
-                    effects += self._probe(replica_id, replica.pool, now_s)
+                if self._probes.are_on and not self._is_last(replica_id, now_s):
+                    effects += self._probe(replica_id, ProbeKind.ANSWERS, now_s)
         return effects
 
-    def _probe(self, replica_id: str, pool: str, now_s: float) -> Sequence[Effect]:
+    def _probe(self, replica_id: str, kind: ProbeKind, now_s: float) -> Sequence[Effect]:
         """It is out until the probe has ended, and other gateways are told so."""
-        probe = self._probes.begin(replica_id, pool, now_s)
+        replica = self._fleet.get(replica_id)
+        assert replica is not None
+        probe = self._probes.begin(replica, kind, now_s)
         self._fleet.quarantine(replica_id, math.inf)
         if replica_id in self._out:
             self._out[replica_id] = self._out[replica_id]._replace(until_s=probe.until_s)
@@ -328,7 +336,7 @@ class Ejector:
             return ()
         until_s = now_s + decision.for_s
         self._num_ejections += 1
-        is_probed_then = decision.reason is EjectionReason.FAILURES or self._awaits_probe(replica_id)
+        probe_then = max(PROBES.get(decision.reason, ProbeKind.NONE), self._awaited_probe(replica_id))
         if replica_id in self._erring:
             self._erring[replica_id] = self._erring[replica_id]._replace(is_probed_then=False)
         token = f"{replica_id}.{self._num_ejections}:ejection"
@@ -337,7 +345,7 @@ class Ejector:
             until_s,
             token,
             decision.for_s,
-            is_probed_then=is_probed_then,
+            probe_then=probe_then,
             is_tried_then=decision.attempts_then < UNLIMITED_ATTEMPTS,
         )
         if dropped := self._probes.drop(replica_id):
@@ -348,11 +356,11 @@ class Ejector:
         effects = (ejection, *dropped)
         return effects if until_s == math.inf else (*effects, SetTimer(token=token, at_s=until_s))
 
-    def _awaits_probe(self, replica_id: str) -> bool:
-        """Whether it is to be probed when its time is over, for what is known of it already."""
-        of_both = self._out.get(replica_id), self._erring.get(replica_id)
-        is_due = any(each is not None and each.is_probed_then for each in of_both)
-        return is_due or self._probes.has(replica_id)
+    def _awaited_probe(self, replica_id: str) -> ProbeKind:
+        """What it has to show when its time is over, for what is known of it already."""
+        out, erring = self._out.get(replica_id), self._erring.get(replica_id, NEVER_ERRED)
+        has_failed = erring.is_probed_then or self._probes.has(replica_id)
+        return max(ProbeKind(has_failed), ProbeKind.NONE if out is None else out.probe_then)
 
     def _is_last(self, replica_id: str, now_s: float) -> bool:
         """Whether nobody else of its pool is there."""

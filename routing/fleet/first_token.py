@@ -106,6 +106,14 @@ class FirstTokenEstimator:
         kv_tokens = replica.kv_tokens + request.kv_tokens
         return request.geometry.output_tokens * self.rates.token_s(replica.num_ongoing_requests + 1, kv_tokens)
 
+    def answer_of_s(self, replica: ReplicaView, prompt_tokens: int, output_tokens: int) -> float:
+        """A whole request that no engine has anything of, beside what the replica has; for known rates."""
+        slowness = self._slowness(replica.num_ongoing_requests, replica.kv_tokens)
+        first_s = self.corrected_s(self.rates.prefill_s(prompt_tokens, prompt_tokens) * slowness)
+        kv_tokens = replica.kv_tokens + prompt_tokens + output_tokens
+        token_s = max(1.0, self._seen.slope) * self.rates.token_s(replica.num_ongoing_requests + 1, kv_tokens)
+        return self.prompts_s(replica, replica.prefill_tokens) + first_s + (output_tokens - 1) * token_s
+
     def uncached_tokens(self, request: RequestView, replica_id: str) -> int:
         """Prompt tokens that a replica would have to compute: the last one always."""
         if not request.prefix_blocks:

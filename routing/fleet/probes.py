@@ -1,11 +1,32 @@
-"""Small requests of a gateway's own, by which it finds out whether an engine that failed is well again."""
+"""Requests of a gateway's own, by which it finds out whether an engine that failed, or was slow, is well again."""
 
+from enum import IntEnum
 from typing import NamedTuple
 
+from policies.views import ReplicaView
+from routing.fleet.first_token import FirstTokenEstimator
 from routing.request.effects import CancelProbe, CancelTimer, Effect, Probe, SetTimer
 
 PROBE_TIMER = "probe"
 """What its timers are for, at the end of their tokens."""
+
+
+SMALL_PROMPT_TOKENS, SMALL_OUTPUT_TOKENS = 8, 1
+LARGE_PROMPT_TOKENS, LARGE_OUTPUT_TOKENS = 2048, 64
+"""So many that what an engine takes is what it computes, and not what every request takes beside."""
+MOST_SLOWDOWN, ALLOWANCE_S = 2.5, 0.05
+"""How many times what is expected a large probe may take, as ``outlier`` has it of attempts, and seconds beside."""
+
+
+class ProbeKind(IntEnum):
+    """What a replica has to show before it gets requests; the more, the higher."""
+
+    NONE = 0
+    """Nothing: clients' requests will tell."""
+    ANSWERS = 1
+    """That its engine answers at all."""
+    SPEED = 2
+    """That it does so about as fast as its profile says."""
 
 
 class BegunProbe(NamedTuple):
@@ -26,20 +47,38 @@ class Probes:
     """At most one for each replica.
 
     Args:
-        probe_s: How long one may take; 0: there are none.
+        probe_s: How long a small one may take; 0: there are none.
+        first_tokens: Knows how long a large one should take.
     """
 
-    def __init__(self, probe_s: float) -> None:
-        self.probe_s = probe_s
+    def __init__(self, probe_s: float, first_tokens: FirstTokenEstimator) -> None:
         self._under_way: dict[str, str] = {}
         self._num_probes = 0
+        self.use(probe_s, first_tokens)
 
-    def begin(self, replica_id: str, pool: str, now_s: float) -> BegunProbe:
-        """Has a replica tried."""
+    def use(self, probe_s: float, first_tokens: FirstTokenEstimator) -> None:
+        """From here on these count."""
+        self.are_on = probe_s > 0
+        self._probe_s = probe_s
+        self._first_tokens = first_tokens
+
+    def begin(self, replica: ReplicaView, kind: ProbeKind, now_s: float) -> BegunProbe:
+        """Has a replica tried. Where nobody has said how fast engines are, none has to show that."""
         self._num_probes += 1
-        probe_id, until_s = f"{replica_id}.{self._num_probes}", now_s + self.probe_s
-        self._under_way[replica_id] = probe_id
-        probe = Probe(probe_id=probe_id, replica_id=replica_id, pool=pool)
+        probe_id = f"{replica.replica_id}.{self._num_probes}"
+        self._under_way[replica.replica_id] = probe_id
+        prompt_tokens, output_tokens, for_s = SMALL_PROMPT_TOKENS, SMALL_OUTPUT_TOKENS, self._probe_s
+        if kind is ProbeKind.SPEED and self._first_tokens.rates.are_known:
+            prompt_tokens, output_tokens = LARGE_PROMPT_TOKENS, LARGE_OUTPUT_TOKENS
+            for_s = MOST_SLOWDOWN * self._first_tokens.answer_of_s(replica, prompt_tokens, output_tokens) + ALLOWANCE_S
+        probe = Probe(
+            probe_id=probe_id,
+            replica_id=replica.replica_id,
+            pool=replica.pool,
+            prompt_tokens=prompt_tokens,
+            output_tokens=output_tokens,
+        )
+        until_s = now_s + for_s
         return BegunProbe(probe_id, until_s, (probe, SetTimer(token=_timer_of(probe_id), at_s=until_s)))
 
     def end(self, probe_id: str) -> str:

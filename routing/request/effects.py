@@ -311,17 +311,21 @@ class ReleaseKv(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
-    """Have a replica answer a small request that no client has sent; ``ProbeEnded`` is owed, unless it is cancelled.
+    """Have a replica answer a request that no client has sent; ``ProbeEnded`` is owed, unless it is cancelled.
 
     Args:
         probe_id: Names it, as an attempt's id does; never used twice.
         replica_id: Whose engine is tried.
         pool: The pool that this replica belongs to.
+        prompt_tokens: Of its prompt, of which nothing is cached.
+        output_tokens: Of its answer.
     """
 
     probe_id: str
     replica_id: str
     pool: str
+    prompt_tokens: int
+    output_tokens: int
 
 
 class CancelProbe(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):

@@ -309,7 +309,12 @@ class Dialogue:
     @property
     def probes(self) -> list[str]:
         """Replicas that it has probed, by the probes' ids."""
-        return [f"{each.probe_id} on {each.replica_id}" for each in self._last(Probe)]
+        return [f"{each.probe_id} on {each.replica_id}" for each in self.last_probes]
+
+    @property
+    def last_probes(self) -> list[Probe]:
+        """The same as they are."""
+        return self._last(Probe)
 
     @property
     def cancelled_probes(self) -> list[str]:

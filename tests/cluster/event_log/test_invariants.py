@@ -124,7 +124,8 @@ def release(kv_from: str = "q.0") -> Effect:
 
 
 def probe(probe_id: str) -> Effect:
-    return Probe(probe_id=probe_id, replica_id=probe_id.partition(".")[0], pool="unified")
+    replica_id = probe_id.partition(".")[0]
+    return Probe(probe_id=probe_id, replica_id=replica_id, pool="unified", prompt_tokens=8, output_tokens=1)
 
 
 def told(event: Event, *effects: Effect, at_s: float = 0.0) -> Told:

@@ -1,21 +1,29 @@
-"""A replica whose engine has failed is tried with a small request of the gateway's own before it gets a client's."""
+"""A replica whose engine has failed, or was slow, is tried with a request of the gateway's own before a client's."""
 
 from dataclasses import replace
+
+import pytest
 
 from policies import PolicyChoice, Reason, Role
 from policies.decisions import UNLIMITED_ATTEMPTS, Eject, EjectionReason
 from routing import CancelProbe, DispatcherParams, ReplicaStalled, TimerFired, reconfigured
 from routing.fleet.ejection import PROBATION_S
+from routing.sizing.geometry import ServiceRates
 from tests.routing.dialogue import DOUBLES, Dialogue
 
 AFTER_ERRORS = PolicyChoice(name=f"{DOUBLES}:EjectAfterErrors")
 NEVER_RETRY = PolicyChoice(name="never_retry")
+SLOW = PolicyChoice(name=f"{DOUBLES}:EjectAfterErrors", params={"what": "for tokens"})
 OUT_S, PROBE_S = 10.0, 2.0
+RATES = ServiceRates(step_s=0.005, new_token_s=2e-5)
 
 
-def a_talk_without_a(*others: str, probe_s: float = PROBE_S, ejection: PolicyChoice = AFTER_ERRORS) -> Dialogue:
+def a_talk_without_a(
+    *others: str, probe_s: float = PROBE_S, ejection: PolicyChoice = AFTER_ERRORS, rates: ServiceRates | None = None
+) -> Dialogue:
     """One replica has been ejected at 0 s, for ten seconds, because its engine failed."""
-    talk = Dialogue(ejection=ejection, retrying=NEVER_RETRY, params=DispatcherParams(probe_s=probe_s))
+    params = DispatcherParams(probe_s=probe_s)
+    talk = Dialogue(ejection=ejection, retrying=NEVER_RETRY, params=params, rates=rates)
     talk.replicas(Role.UNIFIED, "a", *(others or ("b",)))
     talk.arrives("first")
     talk.fails("first.0", Reason.ENGINE_ERROR)
@@ -82,14 +90,55 @@ def test_a_probe_that_takes_too_long_has_failed() -> None:
     assert talk.probes == ["a.2 on a"]
 
 
-def test_one_that_is_slow_is_tried_with_clients_requests() -> None:
-    """A few tokens say nothing of how it does with many."""
-    slow = PolicyChoice(name=f"{DOUBLES}:EjectAfterErrors", params={"what": "for tokens"})
-    talk = a_talk_without_a(ejection=slow)
+def test_one_that_was_slow_has_to_show_with_many_tokens_that_it_is_slow_no_longer() -> None:
+    talk = a_talk_without_a(ejection=SLOW, rates=RATES)
+    talk.fires("a.1:ejection")
+    (probe,) = talk.last_probes
+    expected_s = RATES.prefill_s(probe.prompt_tokens, probe.prompt_tokens)
+    expected_s += (probe.output_tokens - 1) * RATES.token_s(1, probe.prompt_tokens + probe.output_tokens)
 
+    assert (probe.prompt_tokens, probe.output_tokens) == (2048, 64)
+    assert talk.timers["a.1:probe"] == pytest.approx(OUT_S + 2.5 * expected_s + 0.05)
+    assert not gets_requests(talk, "a")
+
+    talk.at(OUT_S + 1.1 * expected_s).probe_ends("a.1")
+    assert talk.ejections == ["a back"]
+
+
+def test_one_that_is_slow_still_is_out_for_as_long_again() -> None:
+    talk = a_talk_without_a(ejection=SLOW, rates=RATES)
     talk.fires("a.1:ejection")
 
-    assert (talk.probes, talk.ejections) == ([], ["a back"])
+    talk.fires("a.1:probe")
+
+    assert (talk.cancelled_probes, talk.ejections) == (["a.1"], [])
+    assert talk.timers["a.1:ejection"] == talk.now_s + OUT_S
+    assert not gets_requests(talk, "a")
+
+
+def test_a_probe_waits_for_what_a_slow_replica_has_still_to_do() -> None:
+    talk = a_talk_without_a(ejection=SLOW, rates=RATES)
+    talk.reports("a", 0, prefill_tokens=5000)
+    talk.fires("a.1:ejection")
+    alone = a_talk_without_a(ejection=SLOW, rates=RATES)
+    alone.fires("a.1:ejection")
+
+    assert talk.timers["a.1:probe"] - alone.timers["a.1:probe"] == pytest.approx(2.5 * RATES.queue_s(5000))
+
+
+def test_where_nobody_has_said_how_fast_engines_are_one_that_was_slow_has_to_answer_at_all() -> None:
+    talk = a_talk_without_a(ejection=SLOW)
+    talk.fires("a.1:ejection")
+
+    assert (talk.last_probes[0].prompt_tokens, talk.timers["a.1:probe"]) == (8, OUT_S + PROBE_S)
+
+
+def test_one_that_was_slow_and_then_failed_has_to_show_both() -> None:
+    talk = a_talk_without_a(ejection=SLOW, rates=RATES)
+    talk.dispatcher._ejector.spare_erring("a", "q.0", 1.0, 1.0)
+    talk.fires("a.1:ejection")
+
+    assert [each.prompt_tokens for each in talk.last_probes] == [2048]
 
 
 def test_one_that_was_spared_for_errors_is_probed_too() -> None:
