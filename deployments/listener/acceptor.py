@@ -2,12 +2,13 @@
 
 The first one to accept has a connection, so a gateway that stands still gets none. A gateway with more to do than
 another one waits ``GRACE_S`` for the others before it takes what is left: the least busy one goes first, and nothing
-depends on whether it lives.
+depends on whether it lives. Where hundreds of connections wait, nobody waits for anybody.
 """
 
 import asyncio
 import logging
 import socket
+import struct
 from collections.abc import Callable
 from typing import Self
 
@@ -24,6 +25,8 @@ MAX_AT_ONCE = 16
 """Connections that are taken before the event loop does something else."""
 MAX_LEFT = 4
 """Connections that are taken without a look at the others' loads, once the grace is over: 800 a second."""
+CROWD = 256
+"""Connections that wait: so many that it matters little who takes them, and much that somebody does."""
 PAUSE_S = 1.0
 """Other gateways may have descriptors left."""
 NO_COUNT = -1
@@ -33,6 +36,8 @@ ANSWER_S = 8.0
 """More than a listener waits for a port that is taken."""
 START_S = 30.0
 """How long a listener may take to start, a process of Ray's, on a machine that is busy."""
+ACCEPT_BACKLOG = struct.Struct("24xI")
+"""``tcpi_unacked`` of Linux' ``tcp_info``: of a listening socket, connections that wait to be accepted."""
 Take = Callable[[socket.socket], None]
 """Serves a connection that was accepted, and never blocks."""
 Ensure = Callable[[], object]
@@ -184,10 +189,13 @@ class Acceptor:
         self._slot = None
 
     def _on_readable(self) -> None:
+        is_crowd = False
         for _ in range(MAX_AT_ONCE):
-            if self._load > self._page.least():
-                self._wait(GRACE_S, self._page.num_taken())
-                return
+            if not is_crowd and self._load > self._page.least():
+                is_crowd = num_waiting(self._listening) > CROWD
+                if not is_crowd:
+                    self._wait(GRACE_S, self._page.num_taken())
+                    return
             if not self._accept():
                 return
 
@@ -219,3 +227,13 @@ class Acceptor:
         self.count(requests=1, connections=1)
         self._take(connection)
         return True
+
+
+def num_waiting(listening: socket.socket) -> int:
+    """Connections that wait to be accepted; 0 where the kernel does not say."""
+    if not hasattr(socket, "TCP_INFO"):
+        return 0
+    waiting: int = ACCEPT_BACKLOG.unpack(
+        listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, ACCEPT_BACKLOG.size)
+    )[0]
+    return waiting

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from deployments.listener import acceptor
-from deployments.listener.acceptor import MAX_LEFT, Acceptor, NoListener
+from deployments.listener.acceptor import CROWD, MAX_AT_ONCE, MAX_LEFT, Acceptor, NoListener, num_waiting
 from deployments.listener.address import Address
 from deployments.listener.handover import is_of_this_user, new_socket, receive, send
 from deployments.listener.listener import Listener, Patience
@@ -36,6 +36,23 @@ async def test_connections_go_where_least_is_under_way(monkeypatch: pytest.Monke
         said = Counter(answer.text for answer in await asyncio.gather(*asking))
         assert said.total() == 80
         assert max(said.values()) - min(said.values()) <= MAX_LEFT
+
+
+async def test_in_a_crowd_a_gateway_does_not_wait_for_one_that_has_less_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceptor, "GRACE_S", 3600.0)
+    async with listening(new_address()) as address, gateway(App("a", may_answer=False), address) as port:
+        own = port._acceptor
+        asyncio.get_running_loop().remove_reader(own._listening)
+        monkeypatch.setattr(own._page, "least", lambda: -1)  # another one, that stands still
+        clients = [socket.create_connection(address[:2]) for _ in range(CROWD + MAX_AT_ONCE)]
+        assert num_waiting(own._listening) == CROWD + MAX_AT_ONCE
+
+        own._on_readable()
+        assert num_waiting(own._listening) == CROWD
+        own._on_readable()
+        assert num_waiting(own._listening) == CROWD, "it waits for the other one"
+        for client in clients:
+            client.close()
 
 
 async def test_what_no_gateway_takes_is_refused_and_the_next_gateway_serves_again() -> None:
