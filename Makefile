@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help install model serve serve-unified serve-emulated smoke bench bench-router bench-lanes bench-decisions overload \
         overload-vllm hedging-vllm coordination loadtest loadtest-witness fidelity scenarios scaling shedding hedging lab composition bursts-vllm \
-        chaos chaos-vllm soak ingress four-gateways autoscale what-binds plan sim-bench length-report calibrate reference check test test-openai proofs proof-tests lock audit clean
+        chaos chaos-vllm soak adversary ingress four-gateways autoscale what-binds plan sim-bench length-report calibrate reference check test test-openai proofs proof-tests lock audit clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -123,6 +123,9 @@ chaos-vllm: model ## the same to real vLLM: replicas and engines are killed, and
 
 soak: model ## half an hour at 0.6 of capacity with a kill every 30 s: is anything lost, does anything grow? 35 minutes
 	@exec $(PYTHON) -m loadtests.run_live soak $(ARGS)
+
+adversary: model ## what strangers, clients and tenants may try, against emulated engines and vLLM: what comes of it? 30 minutes
+	@exec $(PYTHON) -m loadtests.studies.adversary $(ARGS)
 
 ingress: model ## a gateway, the listener and HAProxy are killed or stopped: what do clients notice? 20 minutes
 	@exec $(PYTHON) -m loadtests.run_live ingress $(ARGS)

@@ -50,6 +50,7 @@ PROOFS: Mapping[str, str] = {
     "chaos": "processes that die or stand still, engines that fail: what fails in the minute, and after 10 s",
     "chaos-vllm": "vLLM's replicas and engines that are killed, and clients that leave during handoffs",
     "soak": "half an hour with a kill every 30 s: what is lost, and what grows",
+    "adversary": "what strangers, clients and tenants may try against a deployment, and what comes of it",
     "ingress": "two gateways behind HAProxy, and from one socket: what dies or stands still",
     "four-gateways": "one gateway and four on Ray Serve, in bursts",
     "autoscale": "a day in ten minutes to pools that grow and shrink on Ray Serve, simulated beside it",

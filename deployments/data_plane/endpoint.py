@@ -6,14 +6,11 @@ import ssl
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
+from deployments.wire.gcs_call import CERTIFICATES, RAY_USE_TLS, certificate_files, is_encrypted
 from policies.errors import ConfigError
 
 METADATA = "data_plane"
 """Under which name a replica says it."""
-RAY_USE_TLS = "RAY_USE_TLS"
-CERTIFICATES = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
-
-
 KEY_BYTES = 32
 
 
@@ -54,11 +51,11 @@ def tls_contexts(environment: Mapping[str, str] = os.environ) -> tuple[ssl.SSLCo
     Raises:
         ConfigError: Ray is to encrypt, and a file that it is to do that with is not named or can't be read.
     """
-    if environment.get(RAY_USE_TLS, "0").lower() not in {"1", "true"}:
+    if not is_encrypted(environment):
         return None
     server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
-    certificate, key, authority = (environment.get(name, "") for name in CERTIFICATES)
+    certificate, key, authority = certificate_files(environment)
     for context in (server, client):
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.verify_mode = ssl.CERT_REQUIRED

@@ -8,8 +8,8 @@ from typing import Any
 
 from jinja2 import TemplateError
 
+from cluster.fair_threads import FairThreads
 from deployments.openai.errors import ApiError, invalid
-from deployments.openai.fair_threads import FairThreads
 
 LONG_TEXT_CHARACTERS, MANY_MESSAGES = 20_000, 200
 """A longer text or conversation is tokenized in a thread, so that it does not hold up other requests' tokens."""

@@ -126,6 +126,7 @@ class Load:
         output_tokens: Length of each answer.
         seed: Of the prompts.
         fields: What each request says beside that.
+        headers: Of each request.
     """
 
     streams: int
@@ -134,6 +135,7 @@ class Load:
     output_tokens: int = 64
     seed: int = 0
     fields: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,8 +161,8 @@ async def run_load(base_url: str, model: str, load: Load) -> LoadResult:
     rng = random.Random(load.seed)
     prompts = [random_prompt(rng, load.prompt_tokens) for _ in range(load.requests)]
     samples: list[Sample] = []
-    connector = aiohttp.TCPConnector(limit=load.streams)
-    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=300)) as session:
+    connector, timeout = aiohttp.TCPConnector(limit=load.streams), aiohttp.ClientTimeout(total=300)
+    async with aiohttp.ClientSession(headers=load.headers, connector=connector, timeout=timeout) as session:
 
         async def stream() -> None:
             while prompts:

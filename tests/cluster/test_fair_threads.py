@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.openai.fair_threads import FairThreads
+from cluster.fair_threads import FairThreads
 
 
 class Thread:

@@ -1,8 +1,11 @@
 """Certificates of an authority of the test's own, as a cluster has them."""
 
 from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
+from socket import AF_INET
 
+import psutil
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -10,7 +13,7 @@ from cryptography.x509.oid import NameOID
 
 
 def make_certificates(folder: Path) -> dict[str, str]:
-    """An authority, and a certificate that it has signed; gives the environment that Ray would have."""
+    """An authority, and a certificate of this machine signed by it; gives the environment that Ray would have."""
     authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     authority = _signed("authority", authority_key.public_key(), "authority", authority_key, is_authority=True)
     certificate = _signed("a node", key.public_key(), "authority", authority_key, is_authority=False)
@@ -30,6 +33,8 @@ def _signed(
     subject: str, key: ec.EllipticCurvePublicKey, issuer: str, by: ec.EllipticCurvePrivateKey, *, is_authority: bool
 ) -> x509.Certificate:
     now = datetime.now(UTC)
+    own = [each.address for its in psutil.net_if_addrs().values() for each in its if each.family is AF_INET]
+    names: list[x509.GeneralName] = [x509.DNSName("localhost"), *(x509.IPAddress(ip_address(each)) for each in own)]
     return (
         x509.CertificateBuilder()
         .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)]))
@@ -39,5 +44,6 @@ def _signed(
         .not_valid_before(now - timedelta(days=1))
         .not_valid_after(now + timedelta(days=1))
         .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .sign(by, hashes.SHA256())
     )

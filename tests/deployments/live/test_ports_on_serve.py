@@ -2,25 +2,15 @@
 
 from collections.abc import Iterator
 
-import grpc
 import httpx
 import psutil
 import pytest
 
 from deployments.reference.ports import NOBODY, PORTS, Port, Reach
+from loadtests.studies.adversary.strangers import says_without_a_token
 from tests.deployments.live_cluster import MARK, Live
 
 pytestmark = [pytest.mark.ray, pytest.mark.vllm]
-
-METHODS = (
-    "/ray.rpc.CoreWorkerService/GetCoreWorkerStats",
-    "/ray.rpc.NodeManagerService/GetNodeStats",
-    "/ray.rpc.ObjectManagerService/Push",
-    "/ray.rpc.NodeInfoGcsService/GetAllNodeInfo",
-    "/ray.rpc.InternalKVGcsService/InternalKVKeys",
-    "/ray.serve.ASGIService/HandleRequest",
-)
-"""One of each service of Ray's; a port has one or none of them."""
 
 
 class Socket:
@@ -47,19 +37,6 @@ def sockets() -> Iterator[Socket]:
                 yield Socket(f"{process.name()} {' '.join(process.cmdline())}", each.laddr.ip, each.laddr.port)
         except psutil.Error:
             continue  # it has ended
-
-
-def says_without_a_token(port: int) -> set[str]:
-    """What Ray's services say there to somebody without a token."""
-    said = set()
-    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        for method in METHODS:
-            try:
-                channel.unary_unary(method, request_serializer=None, response_deserializer=None)(b"", timeout=10)
-                said.add("answered")
-            except grpc.RpcError as error:
-                said.add(error.code().name)
-    return said - {"UNIMPLEMENTED"}
 
 
 def test_every_socket_of_a_deployment_is_in_the_table(live: Live) -> None:

@@ -1,0 +1,1 @@
+"""What strangers, clients and tenants try against a deployment, and what comes of it."""

@@ -1,0 +1,104 @@
+"""What is attacked: deployments with tenants, each of which has the limits of the documented example."""
+
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from loadtests.drivers.completions import KEY_VARIABLE
+from loadtests.live.configuration import laid_over, read_config
+from loadtests.live.deployed import Deployed, deployed
+
+VICTIM, HONEST, ATTACKER, UNLIMITED = "victim", "honest", "attacker", "unlimited"
+"""Tenants: the one that is watched, one that keeps to its limits, one that does not, and one that has none."""
+LIMITS = {
+    "requests_per_min": 600,
+    "tokens_per_min": 200_000,
+    "bytes_per_min": 20_000_000,
+    "concurrent_requests": 50,
+}
+"""Those of ``deployments/configs/tenants.example.yaml``."""
+EMULATED: Mapping[str, Any] = {
+    "gateway": {"replicas": 2, "load_coordinator": True},
+    "policies": {"ejection": "outlier"},
+}
+VLLM: Mapping[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A deployment, and who may use it.
+
+    Args:
+        running: The deployment.
+        log: What its processes print.
+        keys: Of each tenant.
+    """
+
+    running: Deployed
+    log: Path
+    keys: Mapping[str, str]
+
+    @property
+    def port(self) -> int:
+        """Where it answers."""
+        return self.running.port
+
+    @property
+    def model(self) -> str:
+        """What it serves."""
+        return self.running.endpoint.model
+
+    def headers(self, tenant: str) -> dict[str, str]:
+        """What a tenant's requests say of who they are from."""
+        return {"authorization": f"Bearer {self.keys[tenant]}"}
+
+
+@contextmanager
+def target(name: str, config: str, args: Mapping[str, Any], folder: Path, port: int) -> Iterator[Target]:
+    """Starts one.
+
+    Args:
+        name: Of its files.
+        config: What it is made from, by name.
+        args: What is laid over that.
+        folder: For its files.
+        port: Where it is to answer.
+
+    Raises:
+        RuntimeError: It does not start; the message names its log.
+    """
+    keys = {each: secrets.token_urlsafe(32) for each in (VICTIM, HONEST, ATTACKER, UNLIMITED)}
+    tenants = folder / f"{name}.tenants.yaml"
+    tenants.write_text(yaml.safe_dump({"tenants": [_tenant(each, key) for each, key in keys.items()]}))
+    document = read_config(config)
+    application = document["applications"][0]
+    application["args"] = laid_over(laid_over(application["args"], dict(args)), {"gateway": {"tenants": str(tenants)}})
+    document["proxy_location"] = "Disabled"
+    with _key_of_its_own(keys[VICTIM]), deployed(name, document, folder, port, None) as running:
+        running.at_rest()
+        yield Target(running=running, log=folder / f"{name}.log", keys=keys)
+
+
+@contextmanager
+def _key_of_its_own(key: str) -> Iterator[None]:
+    """What asks for the model's name takes its key from the environment."""
+    before = os.environ.get(KEY_VARIABLE)
+    os.environ[KEY_VARIABLE] = key
+    try:
+        yield
+    finally:
+        os.environ.pop(KEY_VARIABLE)
+        if before is not None:
+            os.environ[KEY_VARIABLE] = before
+
+
+def _tenant(name: str, key: str) -> dict[str, Any]:
+    hashed = f"sha256:{sha256(key.encode()).hexdigest()}"
+    return {"name": name, "keys": [hashed], **({"limits": LIMITS} if name in (HONEST, ATTACKER) else {})}
