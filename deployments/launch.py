@@ -56,6 +56,8 @@ RETRIES = "50"
 """How often gateways may refuse HAProxy's connection for a request: three times each, then Serve's own proxy has it. A
 worker of HAProxy's that was replaced knows no gateways but the old ones, and clients whose stream began there stay.
 """
+ARENAS = "2"
+"""Heaps of a process's threads (glibc). A gateway has forty threads, and each heap keeps what it has once needed."""
 POLL_S = 0.5
 SERVE_RUN = "ray.serve.scripts"
 WANTED = "a Serve configuration with applications and args"
@@ -245,6 +247,7 @@ def environment(place: Path, ports: InnerPorts, *, python_proxy: bool) -> Mappin
         "RAY_TMPDIR": str(place),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_worker_niceness": "0",
+        "MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", ARENAS),
         "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": CONTROL_LOOP_S,
         "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": PROXY_READY_S,
         "RAY_SERVE_ENABLE_HA_PROXY": fast,
