@@ -9,13 +9,14 @@ from policies.contracts import Need
 from policies.decisions import ADMIT, Admit, Reason, Reject
 from policies.estimators import FadingMean, KvForecast, KvUse, LaterWork, Margin
 from policies.params import ADMISSION
-from policies.signals import Admitted, Ended, RequestSignal, Signal, Started
+from policies.signals import Admitted, Answering, Ended, RequestSignal, Signal, Started
 from policies.views import BacklogView, RequestView, drain_s
 
 MEMORY_S = 10.0  # after which what was seen counts for little
 LATE_FRACTION, MARGIN_STEP, MARGIN_AT_FIRST = 0.007, 0.2, 1.0  # of refusals, that may come at the head of the queue
 MOST_UNTOLD = 0.5  # of what others can have let in: in the mean they have told the other half
 OF_WAIT, MOST_OF_WAIT = 0.03, 0.06  # what a margin of 1 adds to it, and any, where there is one gateway
+LATE_TOKENS_FRACTION, LATE_STEP, MOST_LATE = 0.02, 0.05, 1.0  # of first tokens, that may be late; what each adds
 
 
 @dataclass(slots=True)
@@ -29,18 +30,19 @@ class _LetIn:
 class Deadline:
     """May this request come in? If its first token can be there when it is due.
 
-    Rule: ``safety * (first_token_s + more_s)`` is no more than the time until that is due, with ``more_s = (1 + margin)
-        * overtaking_s + min(0.5, margin) * untold_s``, and ``min(0.06, 0.03 * margin) * wait_s`` where there is one
-        gateway. ``first_token_s`` is the router's estimate: its own prompt and, before it, ``wait_s``: who goes first
-        in the queue and the prompts at its replica. ``overtaking_s`` is what will come while it waits and be due before
-        it, as of late; ``untold_s`` what other gateways can have let in since they told. With ``size_fairness`` below 1
-        the wait of a prompt longer than the mean counts ``(work / mean work) ** (1 - size_fairness)`` times. At the
-        head of the queue the estimate alone is asked again: what is hopeless never starts, and ``margin`` grows until
-        less than a hundredth of refusals come as late as that. KV in use at the same time, common tokens once, stays
-        below ``kv_ceiling`` of what there is. A probe after so many that come in or after ten seconds puts wrong
-        predictions right. Without a replica all come in.
-    State: a forecast of KV, fading rates of each SLO's work, a fading mean of prompts' work; permits.
-    Consumes: ``Admitted``, ``Started`` and ``Ended``.
+    Rule: ``safety * (1 + late) * (first_token_s + more_s)`` is no more than the time until that is due, with ``more_s =
+        (1 + margin) * overtaking_s + min(0.5, margin) * untold_s``, and ``min(0.06, 0.03 * margin) * wait_s`` where
+        there is one gateway. ``first_token_s`` is the router's estimate: its own prompt and, before it, ``wait_s``: who
+        goes first in the queue and the prompts at its replica. ``overtaking_s`` is what will come while it waits and be
+        due before it, as of late; ``untold_s`` what other gateways can have let in since they told. With
+        ``size_fairness`` below 1 the wait of a prompt longer than the mean counts ``(work / mean work) ** (1 -
+        size_fairness)`` times. At the head of the queue the estimate alone is asked again: what is hopeless never
+        starts. ``margin`` grows until less than a hundredth of refusals come as late as that, and ``late``, up to 1,
+        until 2% of first tokens do: under more load more come in because their estimates are short, and gateways fill
+        one opening together. KV in use at the same time, common tokens once, stays below ``kv_ceiling`` of what there
+        is. A probe after so many that come in or after ten seconds puts wrong predictions right.
+    State: a forecast of KV, fading rates of each SLO's work, a fading mean of prompts' work, two margins; permits.
+    Consumes: ``Admitted``, ``Started``, ``Answering`` and ``Ended``.
     Complexity: O(n log n) in the replicas, O(log m) in what waits for each; short of KV, in open requests, too.
     Failure mode: as good as its predictions; ``order: arrival`` with different SLOs settles at the loosest and refuses
         the tighter ones; gateways without a load coordinator let in too much. Without SLOs the time-out counts.
@@ -59,7 +61,7 @@ class Deadline:
     """
 
     requires: ClassVar[frozenset[Need]] = frozenset({Need.GEOMETRY, Need.SERVICE_RATES, Need.FIRST_TOKEN})
-    consumes: ClassVar[frozenset[type[Signal]]] = frozenset({Admitted, Started, Ended})
+    consumes: ClassVar[frozenset[type[Signal]]] = frozenset({Admitted, Started, Answering, Ended})
 
     def __init__(
         self,
@@ -79,11 +81,11 @@ class Deadline:
         self._is_edf = order == "edf"
         self._safety = safety
         self._probes = Probes(probe_fraction, num_gateways)
-        self._kv_ceiling = kv_ceiling
-        self._size_unfairness = 1.0 - size_fairness
+        self._kv_ceiling, self._size_unfairness = kv_ceiling, 1.0 - size_fairness
         self._work_s = FadingMean(MEMORY_S)
         self._kv = KvForecast(MEMORY_S)
         self._margin = Margin(LATE_FRACTION, step=MARGIN_STEP, start=MARGIN_AT_FIRST)
+        self._late = Margin(LATE_TOKENS_FRACTION, step=LATE_STEP, start=0.0, most=MOST_LATE)
         self._later = LaterWork(MEMORY_S, num_gateways)
         self._most_of_wait = MOST_OF_WAIT if num_gateways == 1 else 0.0
 
@@ -92,37 +94,36 @@ class Deadline:
             return Admit(_LetIn())
         wait_s = max(0.0, backlog.first_token_s - request.geometry.prefill_s)
         more_s = self._longer_by_s(request, wait_s, backlog.num_replicas, now_s)
-        until_token_s = self._safety * (backlog.first_token_s + more_s)
+        until_token_s = self._safety * (1.0 + self._late.value) * (backlog.first_token_s + more_s)
         room_s = self._safety * (wait_s + more_s) * self._more_room(request, now_s)
-        if now_s + until_token_s + room_s > request.first_token_by_s:
-            verdict = Reject(reason=Reason.DEADLINE_UNREACHABLE, retry_after_s=wait_s)
-        elif self._kv_is_short(request, backlog, until_token_s, now_s):
-            verdict = Reject(reason=Reason.KV_FULL, retry_after_s=wait_s)
-        else:
+        is_late = now_s + until_token_s + room_s > request.first_token_by_s
+        if not is_late and not self._kv_is_short(request, backlog, until_token_s, now_s):
             return Admit(_LetIn())
-        self._margin.held()
-        return Admit(_LetIn(is_probe=True)) if self._probes.is_due(now_s) else verdict
+        self._margin.learn(was_too_low=False)
+        if self._probes.is_due(now_s):
+            return Admit(_LetIn(is_probe=True))
+        return Reject(reason=Reason.DEADLINE_UNREACHABLE if is_late else Reason.KV_FULL, retry_after_s=wait_s)
 
     def start(self, request: RequestView, backlog: BacklogView, now_s: float, permit: Any) -> Admit | Reject:
         can_be_late = backlog.num_replicas and (permit is None or not permit.is_probe)
         if can_be_late and now_s + self._safety * backlog.first_token_s > request.first_token_by_s:
-            self._margin.was_too_low()
+            self._margin.learn(was_too_low=True)
             return Reject(reason=Reason.DEADLINE_UNREACHABLE, retry_after_s=drain_s(backlog))
         return ADMIT
 
     def observe(self, signal: RequestSignal) -> None:
         its: _LetIn = signal.permit or _LetIn()
         if isinstance(signal, Admitted):
-            self._let_in(its, signal.request, signal.at_s)
+            request, now_s = signal.request, signal.at_s
+            self._later.let_in(request.first_token_by_s - now_s, request.geometry.prefill_s, now_s)
+            self._probes.let_in(now_s, is_probe=its.is_probe)
+            its.kv = self._kv.enter(request)
+        elif isinstance(signal, Answering) and not its.is_probe:
+            self._late.learn(was_too_low=signal.at_s > signal.request.first_token_by_s)
         elif its.kv is not None and isinstance(signal, Started):
             self._kv.begin(its.kv, signal.at_s)
         elif its.kv is not None and isinstance(signal, Ended):
             self._kv.end(its.kv, signal.output_tokens, signal.at_s)
-
-    def _let_in(self, its: _LetIn, request: RequestView, now_s: float) -> None:
-        self._later.let_in(request.first_token_by_s - now_s, request.geometry.prefill_s, now_s)
-        self._probes.let_in(now_s, is_probe=its.is_probe)
-        its.kv = self._kv.enter(request)
 
     def _longer_by_s(self, request: RequestView, wait_s: float, num_replicas: int, now_s: float) -> float:
         """How much longer its wait gets: by those not in the queue yet, and as late refusals say."""
@@ -131,8 +132,8 @@ class Deadline:
         more_s = untold_s + min(self._most_of_wait, OF_WAIT * margin) * wait_s
         if not self._is_edf:
             return more_s
-        slack_s = request.first_token_by_s - now_s
-        return more_s + (1.0 + margin) * self._later.overtaking_s(slack_s, wait_s, num_replicas, now_s)
+        overtaking_s = self._later.overtaking_s(request.first_token_by_s - now_s, wait_s, num_replicas, now_s)
+        return more_s + (1.0 + margin) * overtaking_s
 
     def _more_room(self, request: RequestView, now_s: float) -> float:
         """How many times its wait once more a request has to leave that has more to compute than the mean."""
@@ -144,7 +145,6 @@ class Deadline:
         """Whether there will be too little KV for it beside those under way and the queue."""
         peaks_tokens = backlog.kv_tokens + backlog.waiting_kv_tokens + request.kv_tokens
         room_tokens = self._kv_ceiling * backlog.kv_capacity_tokens
-        if peaks_tokens <= room_tokens:
-            return False
-        tokens = peaks_tokens * (1.0 - backlog.shared_kv_fraction)
-        return not self._kv.fits(request, tokens, room_tokens, until_s=until_s, now_s=now_s)
+        return peaks_tokens > room_tokens and not self._kv.fits(
+            request, peaks_tokens * (1.0 - backlog.shared_kv_fraction), room_tokens, until_s=until_s, now_s=now_s
+        )

@@ -1,5 +1,7 @@
 """How much must be added to a prediction so that it is too low as seldom as it may be."""
 
+import math
+
 
 class Margin:
     """A factor that finds itself: it grows when the prediction was too low, and shrinks a little whenever it held.
@@ -11,19 +13,20 @@ class Margin:
         too_low_fraction: Of predictions, that may be.
         step: By how much it grows each time.
         start: What it is at first, 0 or more.
+        most: What it is at the most.
 
     Attributes:
         value: What it is now, 0 or more.
     """
 
-    def __init__(self, too_low_fraction: float, *, step: float, start: float) -> None:
+    def __init__(self, too_low_fraction: float, *, step: float, start: float, most: float = math.inf) -> None:
         self._up, self._down = step * (1.0 - too_low_fraction), step * too_low_fraction
+        self._most = most
         self.value = start
 
-    def was_too_low(self) -> None:
-        """A prediction was."""
-        self.value += self._up
-
-    def held(self) -> None:
-        """A prediction was not."""
-        self.value = max(0.0, self.value - self._down)
+    def learn(self, *, was_too_low: bool) -> None:
+        """A prediction was too low, or held."""
+        if was_too_low:
+            self.value = min(self._most, self.value + self._up)
+        else:
+            self.value = max(0.0, self.value - self._down)

@@ -68,6 +68,37 @@ def test_several_gateways_have_a_margin_for_what_others_let_in_and_none_for_wait
     assert comes(policy, due(20.0, arrival_s=10.0), 10.0, backlog)
 
 
+def test_first_tokens_that_come_late_make_estimates_longer_and_those_in_time_shorter_again() -> None:
+    policy, backlog = deadline(), FakeBacklog(first_token_s=0.8)
+    for _ in range(5):
+        served(policy, due(1.0), start_s=0.1, answer_s=1.1)
+    assert not comes(policy, due(1.0), backlog=backlog)
+
+    for _ in range(30):
+        served(policy, due(10.0), start_s=0.1, answer_s=1.1)
+    assert comes(policy, due(1.0), backlog=backlog)
+
+
+def test_however_many_first_tokens_are_late_estimates_are_no_more_than_so_much_longer() -> None:
+    policy = deadline()
+    for _ in range(100):
+        served(policy, due(1.0), start_s=0.1, answer_s=1.1)
+
+    assert comes(policy, due(1.0), backlog=FakeBacklog(first_token_s=0.95 / 2.0))
+    assert not comes(policy, due(1.0), backlog=FakeBacklog(first_token_s=1.01 / 2.0))
+
+
+def test_a_probe_that_is_late_says_nothing_of_estimates() -> None:
+    policy = deadline(probe_fraction=1.0)
+    hopeless = FakeBacklog(first_token_s=5.0)
+    for _ in range(20):
+        served(policy, due(100.0), start_s=0.1, answer_s=1.1)
+        assert comes(policy, due(1.0), backlog=hopeless), "a probe"
+        policy.observe(Answering(request=due(1.0), at_s=5.0))
+
+    assert comes(policy, due(1.0), backlog=FakeBacklog(first_token_s=0.95))
+
+
 def test_one_wrong_estimate_that_many_have_gone_by_does_not_keep_everybody_out() -> None:
     policy, requests = deadline(), [replace(due(10.0), request_id=str(number)) for number in range(50)]
     assert all(comes(policy, each, backlog=FakeBacklog(first_token_s=5.0)) for each in requests)

@@ -118,10 +118,7 @@ def test_a_margin_settles_where_as_few_predictions_are_too_low_as_may_be(error_s
     for number in range(20_000):
         is_too_low = margin.value < error_s[number % len(error_s)]
         too_low += is_too_low and number >= 10_000
-        if is_too_low:
-            margin.was_too_low()
-        else:
-            margin.held()
+        margin.learn(was_too_low=is_too_low)
     assert too_low / 10_000 <= 0.11
 
 
