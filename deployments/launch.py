@@ -252,6 +252,7 @@ def environment(place: Path, ports: InnerPorts, *, python_proxy: bool) -> Mappin
         "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": PROXY_READY_S,
         "RAY_SERVE_ENABLE_HA_PROXY": fast,
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": fast,
+        "RAY_SERVE_REQUEST_PATH_LOG_BUFFER_SIZE": "1",  # a thousand in that mode: what is said is written much later
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(place / "haproxy" / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(place / "haproxy" / "admin.sock"),
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(place / "haproxy"),

@@ -107,7 +107,7 @@ class StoredAdapters:
         try:
             folders = await self._answer(self._store.folders)
         except OSError as error:  # TimeoutError is one
-            LOGGER.warning("the adapter store can't be read: %s", error)
+            LOGGER.warning("the adapter store can't be read: %s", str(error))
             return
         for folder in folders:
             self._say(f"{self._prefix}{folder}", folder)

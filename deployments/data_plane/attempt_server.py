@@ -245,11 +245,13 @@ class _Connection(asyncio.Protocol):
                 else:
                     self._shake_hands(body)
         except HandshakeFailed as error:
-            LOGGER.warning("a connection from %s is refused: %s", self._transport.get_extra_info("peername"), error)
+            LOGGER.warning(
+                "a connection from %s is refused: %s", self._transport.get_extra_info("peername"), str(error)
+            )
             self._transport.write(self._handshake.refusal(str(error)))
             self.close()
         except FrameError as error:
-            LOGGER.error("the connection of gateway %s is of no use: %s", self._handshake.gateway, error)
+            LOGGER.error("the connection of gateway %s is of no use: %s", self._handshake.gateway, str(error))
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -212,7 +212,7 @@ class ReplicaConnection:
                 self.state = ConnectionState.LOST
             except (OSError, TimeoutError, FrameError) as error:
                 self._num_failures += 1
-                LOGGER.warning("no connection to replica %s:%s comes about: %r", *where, error)
+                LOGGER.warning("no connection to replica %s:%s comes about: %s", *where, repr(error))
                 is_final = isinstance(error, HandshakeFailed) and error.is_final
                 self.state = ConnectionState.REFUSED if is_final else ConnectionState.LOST
             self._lose_all()
@@ -310,7 +310,7 @@ class _Wire(asyncio.Protocol):
                 else:
                     self._shake_hands(body)
         except FrameError as error:
-            LOGGER.error("a replica's connection is of no use: %s", error)
+            LOGGER.error("a replica's connection is of no use: %s", str(error))
             if not self.shaken.done():
                 self.shaken.set_exception(error)
             self._transport.abort()

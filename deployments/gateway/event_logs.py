@@ -37,7 +37,7 @@ def open_event_log(folder: str | None, header: LogHeader) -> EventLogFile | NoEv
     except OSError as error:
         if error.errno not in FULL:
             raise ConfigError("gateway.event_log", folder, f"a folder that gateways can write to ({error})") from error
-        LOGGER.error("there will be no event log %s: %s", path, error)
+        LOGGER.error("there will be no event log %s: %s", path, str(error))
         return NoEventLog()
     LOGGER.info("event log: %s", path)
     return EventLogFile(file, header, LOGGER.error)

@@ -381,7 +381,7 @@ class ModelService:
         try:
             await self._stored.look_for(name)
         except OSError as error:
-            LOGGER.warning("model %s: its adapter store can't be read: %s", self.config.model.id, error)
+            LOGGER.warning("model %s: its adapter store can't be read: %s", self.config.model.id, str(error))
             message = "the adapters of this model can't be looked up now; try again later"
             raise ApiError(
                 503, message, "adapters_unavailable", "model", retry_after_s=self.config.gateway.retry_after_s

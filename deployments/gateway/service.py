@@ -173,7 +173,7 @@ class OpenAIService:
             if not self._has_started:
                 raise
             self._metrics.count_reload(is_applied=False)
-            LOGGER.error("the configuration stays as it was: %s", error)
+            LOGGER.error("the configuration stays as it was: %s", str(error))
             return
         self._tenants = tenants
         if self._has_started:

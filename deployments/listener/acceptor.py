@@ -175,7 +175,7 @@ class Acceptor:
             try:
                 return await self._join(START_S)
             except ServingError as error:
-                LOGGER.warning("%s", error)
+                LOGGER.warning("%s", str(error))
 
     def _leave(self) -> None:
         """Has the socket no more."""
@@ -219,7 +219,7 @@ class Acceptor:
         except (BlockingIOError, ConnectionAbortedError):
             return False
         except OSError as error:  # no descriptors are left, or no memory
-            LOGGER.warning("no connection can be taken for %g s: %s", PAUSE_S, error)
+            LOGGER.warning("no connection can be taken for %g s: %s", PAUSE_S, str(error))
             self._wait(PAUSE_S, NO_COUNT)
             return False
         connection.setblocking(False)

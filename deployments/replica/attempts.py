@@ -87,7 +87,7 @@ class EngineAttempts:
             engine = await self._replaceable.there()
             await engine.release_kv(inner_hop.decode_handle(handle))
         except Exception as error:
-            LOGGER.warning("KV that nobody pulls is left to its lease: %r", error)
+            LOGGER.warning("KV that nobody pulls is left to its lease: %s", repr(error))
 
     async def _named(self, order: AttemptOrder) -> EngineRequest:
         """The request as its attempt: under the attempt's id, as two of one request may meet in one engine."""

@@ -62,7 +62,7 @@ class EngineWatch:
             async for _ in engine.generate(probe_request(request_id, engine.info.pooling_tasks)):
                 pass
         except ServingError as error:
-            LOGGER.warning("a probe of the engine has failed: %s", error)
+            LOGGER.warning("a probe of the engine has failed: %s", str(error))
         finally:
             self._probe = None
 

@@ -89,7 +89,7 @@ class _ModelScaler:
                     LOGGER.info("%s", what_binds(added_up(spent_s.values())))
                 self._replicas.apply()
             except RayError as error:
-                LOGGER.warning("the pools keep their sizes: %s: %s", type(error).__name__, error)
+                LOGGER.warning("the pools keep their sizes: %s: %s", type(error).__name__, str(error))
             except Exception:
                 LOGGER.exception("the pools keep their sizes")
 

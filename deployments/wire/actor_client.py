@@ -85,4 +85,4 @@ class ActorClient:
             self._actor = None
         if not self._is_lost:
             self._is_lost = True
-            LOGGER.warning("%s does not answer: %s: %s", self._what, type(error).__name__, error)
+            LOGGER.warning("%s does not answer: %s: %s", self._what, type(error).__name__, str(error))

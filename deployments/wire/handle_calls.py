@@ -84,7 +84,7 @@ class _HandleCall:
         try:
             await (self._receive_one if self._order.stage is Role.PREFILL else self._receive_all)()
         except RayActorError as error:
-            LOGGER.warning("attempt %s: replica %s is lost: %s", self._order.attempt_id, self._target, error)
+            LOGGER.warning("attempt %s: replica %s is lost: %s", self._order.attempt_id, self._target, str(error))
             self._listener.fail(Reason.REPLICA_LOST)
         except Exception:
             LOGGER.exception("attempt %s failed on its way", self._order.attempt_id)

@@ -16,7 +16,7 @@ MEMORY_S = 10.0  # after which what was seen counts for little
 LATE_FRACTION, MARGIN_STEP, MARGIN_AT_FIRST = 0.007, 0.2, 1.0  # of refusals, that may come at the head of the queue
 MOST_UNTOLD = 0.5  # of what others can have let in: in the mean they have told the other half
 OF_WAIT, MOST_OF_WAIT = 0.03, 0.06  # what a margin of 1 adds to it, and any, where there is one gateway
-LATE_TOKENS_FRACTION, LATE_STEP, MOST_LATE = 0.02, 0.05, 1.0  # of first tokens, that may be late; what each adds
+LATE_TOKENS_FRACTION, LATE_STEP, MOST_LATE = 0.02, 0.1, 1.0  # of first tokens, that may be late; what each adds
 
 
 @dataclass(slots=True)
@@ -113,17 +113,17 @@ class Deadline:
 
     def observe(self, signal: RequestSignal) -> None:
         its: _LetIn = signal.permit or _LetIn()
+        request, now_s = signal.request, signal.at_s
         if isinstance(signal, Admitted):
-            request, now_s = signal.request, signal.at_s
             self._later.let_in(request.first_token_by_s - now_s, request.geometry.prefill_s, now_s)
             self._probes.let_in(now_s, is_probe=its.is_probe)
             its.kv = self._kv.enter(request)
         elif isinstance(signal, Answering) and not its.is_probe:
-            self._late.learn(was_too_low=signal.at_s > signal.request.first_token_by_s)
+            self._late.came(now_s, due_s=request.first_token_by_s, predicted_at_s=request.arrival_s)
         elif its.kv is not None and isinstance(signal, Started):
-            self._kv.begin(its.kv, signal.at_s)
+            self._kv.begin(its.kv, now_s)
         elif its.kv is not None and isinstance(signal, Ended):
-            self._kv.end(its.kv, signal.output_tokens, signal.at_s)
+            self._kv.end(its.kv, signal.output_tokens, now_s)
 
     def _longer_by_s(self, request: RequestView, wait_s: float, num_replicas: int, now_s: float) -> float:
         """How much longer its wait gets: by those not in the queue yet, and as late refusals say."""

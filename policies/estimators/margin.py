@@ -22,6 +22,7 @@ class Margin:
     def __init__(self, too_low_fraction: float, *, step: float, start: float, most: float = math.inf) -> None:
         self._up, self._down = step * (1.0 - too_low_fraction), step * too_low_fraction
         self._most = most
+        self._grew_at_s = -math.inf
         self.value = start
 
     def learn(self, *, was_too_low: bool) -> None:
@@ -30,3 +31,13 @@ class Margin:
             self.value = min(self._most, self.value + self._up)
         else:
             self.value = max(0.0, self.value - self._down)
+
+    def came(self, now_s: float, *, due_s: float, predicted_at_s: float) -> None:
+        """What was predicted to come in time has come. Predictions from before the margin last grew say nothing of the
+        margin that there is now, so one bad moment that many went by counts once.
+        """
+        if predicted_at_s < self._grew_at_s:
+            return
+        if now_s > due_s:
+            self._grew_at_s = now_s
+        self.learn(was_too_low=now_s > due_s)

@@ -68,24 +68,38 @@ def test_several_gateways_have_a_margin_for_what_others_let_in_and_none_for_wait
     assert comes(policy, due(20.0, arrival_s=10.0), 10.0, backlog)
 
 
+def late(policy: Any, *, at_s: float) -> None:
+    """One comes whose first token is a tenth of a second late."""
+    served(policy, due(at_s + 1.0, arrival_s=at_s), start_s=at_s + 0.1, answer_s=at_s + 1.1)
+
+
 def test_first_tokens_that_come_late_make_estimates_longer_and_those_in_time_shorter_again() -> None:
     policy, backlog = deadline(), FakeBacklog(first_token_s=0.8)
-    for _ in range(5):
-        served(policy, due(1.0), start_s=0.1, answer_s=1.1)
+    for number in range(3):
+        late(policy, at_s=2.0 * number)
     assert not comes(policy, due(1.0), backlog=backlog)
 
-    for _ in range(30):
-        served(policy, due(10.0), start_s=0.1, answer_s=1.1)
+    for _ in range(60):
+        served(policy, due(20.0, arrival_s=10.0), start_s=10.1, answer_s=11.1)
     assert comes(policy, due(1.0), backlog=backlog)
 
 
-def test_however_many_first_tokens_are_late_estimates_are_no_more_than_so_much_longer() -> None:
+def test_of_many_late_first_tokens_that_one_moment_was_wrong_about_one_counts() -> None:
     policy = deadline()
-    for _ in range(100):
-        served(policy, due(1.0), start_s=0.1, answer_s=1.1)
+    for _ in range(50):
+        late(policy, at_s=0.0)
 
-    assert comes(policy, due(1.0), backlog=FakeBacklog(first_token_s=0.95 / 2.0))
-    assert not comes(policy, due(1.0), backlog=FakeBacklog(first_token_s=1.01 / 2.0))
+    assert comes(policy, due(1.0), backlog=FakeBacklog(first_token_s=0.88))
+
+
+def test_however_many_first_tokens_are_late_estimates_are_no_more_than_twice_as_long() -> None:
+    policy = deadline()
+    for number in range(100):
+        late(policy, at_s=2.0 * number)
+
+    then = due(201.0, arrival_s=200.0)
+    assert comes(policy, then, 200.0, backlog=FakeBacklog(first_token_s=0.95 / 2.0))
+    assert not comes(policy, then, 200.0, backlog=FakeBacklog(first_token_s=1.01 / 2.0))
 
 
 def test_a_probe_that_is_late_says_nothing_of_estimates() -> None:
