@@ -10,6 +10,10 @@ Result = TypeVar("Result")
 _Turn = asyncio.Future[None]
 
 
+class TooMuchWaits(Exception):
+    """A tenant has as much waiting as it may."""
+
+
 class FairThreads:
     """Threads for one event loop. Each tenant waits for its own work, and for one piece of each other tenant's.
 
@@ -17,9 +21,11 @@ class FairThreads:
 
     Args:
         num_threads: Pieces of work at a time.
+        most_waiting: Pieces of work of one tenant that may wait.
     """
 
-    def __init__(self, num_threads: int) -> None:
+    def __init__(self, num_threads: int, most_waiting: int) -> None:
+        self._most_waiting = most_waiting
         self._executor = ThreadPoolExecutor(num_threads, thread_name_prefix="long-text")
         self._num_free = num_threads
         self._waiting: OrderedDict[str, deque[_Turn]] = OrderedDict()
@@ -35,6 +41,9 @@ class FairThreads:
         Args:
             tenant: Whose work it is.
             work: Is called in a thread. Once begun it goes on, and keeps its thread, though nobody waits for it.
+
+        Raises:
+            TooMuchWaits: Of its tenant.
         """
         loop = asyncio.get_running_loop()
         await self._turn(tenant, loop)
@@ -51,14 +60,26 @@ class FairThreads:
         if self._num_free:
             self._num_free -= 1
             return
+        turns = self._waiting.setdefault(tenant, deque())
+        if len(turns) >= self._most_waiting:
+            raise TooMuchWaits
         turn: _Turn = loop.create_future()
-        self._waiting.setdefault(tenant, deque()).append(turn)
+        turns.append(turn)
         try:
             await turn
         except asyncio.CancelledError:
             if not turn.cancelled():
                 self._pass_on()  # it had its turn already
+            else:
+                self._forget(tenant, turn)
             raise
+
+    def _forget(self, tenant: str, turn: _Turn) -> None:
+        turns = self._waiting.get(tenant)
+        if turns is not None and turn in turns:  # or it has been passed over already
+            turns.remove(turn)
+            if not turns:
+                del self._waiting[tenant]
 
     def _pass_on(self) -> None:
         """A thread is free: the tenant that has waited longest since its last turn is next."""
@@ -67,7 +88,7 @@ class FairThreads:
             turn = turns.popleft()
             if turns:
                 self._waiting[tenant] = turns
-            if not turn.cancelled():
+            if not turn.done():
                 turn.set_result(None)
                 return
         self._num_free += 1

@@ -629,7 +629,8 @@ class GatewayConfig(_Strict):
             prefix caches have it; ``never``. Each gateway goes by its own requests.
         quarantine_s: How long nothing is sent to a replica after it was lost.
         probe_s: How long a replica that was out because its engine failed may take for a small request of a gateway's
-            own, which has to go well before it gets clients' again. 0: clients' requests show whether it is well.
+            own, which has to go well before it gets clients' again; of one that was slow the profile says it. 0:
+            clients' requests show whether either is well.
         stall_after_s: A replica that says nothing for so long, or whose engine has requests and makes no step, gets no
             more, and what it has goes on at others where there are any, until it moves again. A step may take twice as
             long as the engine profile says of the longest there can be, and ten seconds without a profile. 0: nobody

@@ -57,7 +57,7 @@ RETRIES = "50"
 worker of HAProxy's that was replaced knows no gateways but the old ones, and clients whose stream began there stay.
 """
 ARENAS = "2"
-"""Heaps of a process's threads (glibc). A gateway has forty threads, and each heap keeps what it has once needed."""
+"""Heaps of a process's threads (glibc), engines' too. A gateway has forty, and each keeps what it once needed."""
 POLL_S = 0.5
 SERVE_RUN = "ray.serve.scripts"
 WANTED = "a Serve configuration with applications and args"

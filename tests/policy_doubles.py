@@ -93,8 +93,8 @@ class EjectAfterErrors(Undemanding):
     """Ejects a replica for ten seconds after each engine error; each attempt that completes there allows one more.
 
     Args:
-        what: ``slowly``; ``in full``, without a bound on those that are back; ``for tokens``, as if it were slow; or
-            how an answer is wrong: ``stranger``, ``for ever``, ``no attempts``.
+        what: ``slowly``; ``in full``, without a bound on those that are back; ``for tokens`` and ``for first tokens``,
+            as if it were slow; or how an answer is wrong: ``stranger``, ``for ever``, ``no attempts``.
     """
 
     consumes: ClassVar[frozenset[type[Signal]]] = frozenset({Failed, Completed})
@@ -106,6 +106,7 @@ class EjectAfterErrors(Undemanding):
             "no attempts": {"attempts_then": 0},
             "in full": {"attempts_then": UNLIMITED_ATTEMPTS},
             "for tokens": {"reason": EjectionReason.TOKENS},
+            "for first tokens": {"reason": EjectionReason.FIRST_TOKENS},
         }
         self._changes = wrong.get(what, {})
         self._is_slow = what == "slowly"

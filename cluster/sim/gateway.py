@@ -612,7 +612,8 @@ class SimGateway:
             self._put_off(self._receive_from_probe, event)
         elif self._probes.pop(event.attempt_id, None) is not None:
             probe_id = event.attempt_id.removeprefix(f"{self._name}/")
-            self.handle(ProbeEnded(probe_id=probe_id, is_well=type(event) is AttemptFinished), now_s)
+            is_well = not isinstance(event, AttemptFailed) or event.reason is Reason.INVALID_REQUEST
+            self.handle(ProbeEnded(probe_id=probe_id, is_well=is_well), now_s)
 
     def _cancel_probe(self, effect: CancelProbe, now_s: float) -> None:
         attempt_id = f"{self._name}/{effect.probe_id}"

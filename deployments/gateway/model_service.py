@@ -46,7 +46,7 @@ from deployments.openai.requests import ChatRequest, CompletionRequest, Sampling
 from deployments.openai.responses import OpenAiAnswer
 from deployments.openai.terms import TermsFields
 from deployments.openai.token_requests import DetokenizeRequest, TokenizeRequest
-from deployments.openai.tokenization import PromptTokenizer, too_long
+from deployments.openai.tokenization import PromptTokenizer, check_lengths, too_long
 from deployments.scaling.scaler_client import NoScaler, ScalerClient
 from deployments.telemetry.metrics import GatewayMetrics
 from deployments.telemetry.refusals import RecentRefusals
@@ -342,8 +342,10 @@ class ModelService:
 
     async def detokenize(self, body: DetokenizeRequest) -> Response:
         """The text of token ids."""
-        vocabulary = self._tokenizer.vocabulary_tokens
-        if any(token >= vocabulary for token in body.tokens):
+        vocabulary, context = self._tokenizer.vocabulary_tokens, self._context_tokens()
+        if len(body.tokens) > context:
+            raise invalid(f"tokens has {len(body.tokens)} entries; at most the context, {context}, are taken", "tokens")
+        if max(body.tokens, default=0) >= vocabulary:
             raise invalid(f"tokens must be below the vocabulary size {vocabulary}", "tokens")
         return Response(msgspec.json.encode({"prompt": self._tokenizer.decode(body.tokens)}), media_type=JSON)
 
@@ -425,6 +427,7 @@ class ModelService:
 
     def _take_in(self, request: Request, asked: Asked, model: type[Body]) -> tuple[Body, Terms]:
         """The body, and what it is served under."""
+        check_lengths(asked.fields, self._known_context_tokens, self._tokenizer.vocabulary_tokens)
         body, budget = validated(model, asked.fields), asked.budget
         terms = terms_of(
             request,

@@ -423,8 +423,13 @@ class ServeHost:
         metadata = next(
             (each.metadata for each in self._seen.by_pool[effect.pool] if each.replica_id == effect.replica_id), {}
         )
-        tasks, lengths = metadata.get("pooling_tasks", ()), (effect.prompt_tokens, effect.output_tokens)
-        request = probe_request(f"{self._gateway}/{effect.probe_id}", tasks, *lengths)
+        most_tokens = metadata.get("context_tokens", effect.prompt_tokens + effect.output_tokens) - effect.output_tokens
+        request = probe_request(
+            f"{self._gateway}/{effect.probe_id}",
+            metadata.get("pooling_tasks", ()),
+            max(1, min(effect.prompt_tokens, most_tokens)),
+            effect.output_tokens,
+        )
         order = AttemptOrder(request.request_id, Role.UNIFIED, inner_hop.encode(request))
         probe = ProbeCall(effect.replica_id, self._hear_of_cache, partial(self._end_probe, effect.probe_id))
         self._probes[effect.probe_id] = effect.pool, probe

@@ -4,22 +4,26 @@ import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from jinja2 import TemplateError
 
-from cluster.fair_threads import FairThreads
+from cluster.fair_threads import FairThreads, TooMuchWaits
 from deployments.openai.errors import ApiError, invalid
 
 LONG_TEXT_CHARACTERS, MANY_MESSAGES = 20_000, 200
 """A longer text or conversation is tokenized in a thread, so that it does not hold up other requests' tokens."""
-NUM_THREADS = 2
+NUM_THREADS, MOST_WAITING = 2, 64
+"""Of a model in a gateway; of one tenant's texts and conversations, that wait for one."""
 LIKELY_CHARACTERS = 8
 """Of a token, at the most: of a text that has more for each token that fits, a part is tokenized first."""
 TOO_MANY_TIMES = 2
 """Who has so many times the tokens that fit in a part of its text has too many in all of it, wherever that is cut."""
 PLAIN_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
 """Names under which transformers saves a tokenizer that is all in ``tokenizer.json``."""
+
+
+Result = TypeVar("Result")
 
 
 class PromptTokenizer:
@@ -37,7 +41,7 @@ class PromptTokenizer:
         self.vocabulary_tokens = len(self._tokenizer)
         self._encode_text = _encoder(self._tokenizer)
         self._encode_beside = _encoder_beside(self._tokenizer)
-        self._threads = FairThreads(NUM_THREADS)
+        self._threads = FairThreads(NUM_THREADS, MOST_WAITING)
 
     async def encode(
         self, text: str, add_special_tokens: bool = True, *, tenant: str = "", most_tokens: int = 0
@@ -51,11 +55,11 @@ class PromptTokenizer:
             most_tokens: That fit; 0: any number does.
 
         Raises:
-            ApiError: 400, there are far more.
+            ApiError: 400, there are far more; 429, too many of its tenant's wait.
         """
         if len(text) <= LONG_TEXT_CHARACTERS:
             return self._encode_text(text, add_special_tokens)
-        return await self._threads.run(tenant, partial(self._encode_long, text, add_special_tokens, most_tokens))
+        return await self._in_turn(tenant, partial(self._encode_long, text, add_special_tokens, most_tokens))
 
     async def encode_chat(
         self,
@@ -69,17 +73,17 @@ class PromptTokenizer:
 
         Raises:
             ApiError: 400 when the model has no chat template, the template does not take these messages, or there are
-                far more tokens than ``most_tokens``.
+                far more tokens than ``most_tokens``; 429 as for a text.
         """
         if most_tokens and len(messages) > most_tokens:
-            raise too_long(most_tokens, f"the conversation has {len(messages)} messages")
+            raise too_long(most_tokens, f"the conversation has {len(messages)} messages", "messages")
         if len(messages) <= MANY_MESSAGES and sum(len(each["content"]) for each in messages) <= LONG_TEXT_CHARACTERS:
             return self._encode_text(self._render(messages, add_generation_prompt), False)
 
         def encode() -> list[int]:
             return self._encode_long(self._render(messages, add_generation_prompt), False, most_tokens)
 
-        return await self._threads.run(tenant, encode)
+        return await self._in_turn(tenant, encode)
 
     def decode(self, token_ids: list[int]) -> str:
         """Their text, special tokens and all."""
@@ -89,6 +93,13 @@ class PromptTokenizer:
     def tokens(self, token_ids: list[int]) -> list[str]:
         """Each token's own text."""
         return [self._tokenizer.decode([token_id]) for token_id in token_ids]
+
+    async def _in_turn(self, tenant: str, work: Callable[[], Result]) -> Result:
+        try:
+            return await self._threads.run(tenant, work)
+        except TooMuchWaits as error:
+            said = f"{MOST_WAITING} of your long texts wait to be tokenized; send fewer at a time"
+            raise ApiError(429, said, "rate_limit_exceeded", retry_after_s=1.0) from error
 
     def _render(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
         options: dict[str, Any] = {"tokenize": False, "add_generation_prompt": add_generation_prompt}
@@ -112,6 +123,30 @@ class PromptTokenizer:
 def too_long(context_tokens: int, said: str, param: str = "prompt") -> ApiError:
     """A request that does not fit: how long it is, in words, and which field is at fault."""
     return invalid(f"the context is {context_tokens} tokens; {said}", param, "context_length_exceeded")
+
+
+def check_lengths(fields: Any, context_tokens: int, vocabulary_tokens: int) -> None:
+    """Refuses lists that have too many entries for any engine before each entry is looked at, which takes a gateway
+    longer than all the rest.
+
+    Args:
+        fields: What a body says.
+        context_tokens: That fit; 0: nobody knows yet.
+        vocabulary_tokens: Of the model.
+
+    Raises:
+        ApiError: 400, naming the field.
+    """
+    if not isinstance(fields, dict) or not context_tokens:
+        return
+    for name in ("prompt", "messages"):
+        entries = fields.get(name)
+        if isinstance(entries, list) and len(entries) > context_tokens:
+            raise too_long(context_tokens, f"{name} has {len(entries)} entries", name)
+    for name in ("logit_bias", "allowed_token_ids", "stop_token_ids", "bad_words"):
+        entries = fields.get(name)
+        if isinstance(entries, list | dict) and len(entries) > vocabulary_tokens:
+            raise invalid(f"{name} has {len(entries)} entries; the vocabulary has {vocabulary_tokens}", name)
 
 
 Encoder = Callable[[str, bool], list[int]]

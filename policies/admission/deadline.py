@@ -16,7 +16,7 @@ MEMORY_S = 10.0  # after which what was seen counts for little
 LATE_FRACTION, MARGIN_STEP, MARGIN_AT_FIRST = 0.007, 0.2, 1.0  # of refusals, that may come at the head of the queue
 MOST_UNTOLD = 0.5  # of what others can have let in: in the mean they have told the other half
 OF_WAIT, MOST_OF_WAIT = 0.03, 0.06  # what a margin of 1 adds to it, and any, where there is one gateway
-LATE_TOKENS_FRACTION, LATE_STEP, MOST_LATE = 0.02, 0.1, 1.0  # of first tokens, that may be late; what each adds
+LATE_TOKENS_FRACTION, LATE_STEP, MOST_LATE, LATE_MEMORY_S = 0.02, 0.1, 1.0, 60.0  # of first tokens; what each adds
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ class Deadline:
         self._work_s = FadingMean(MEMORY_S)
         self._kv = KvForecast(MEMORY_S)
         self._margin = Margin(LATE_FRACTION, step=MARGIN_STEP, start=MARGIN_AT_FIRST)
-        self._late = Margin(LATE_TOKENS_FRACTION, step=LATE_STEP, start=0.0, most=MOST_LATE)
+        self._late = Margin(LATE_TOKENS_FRACTION, step=LATE_STEP, start=0.0, most=MOST_LATE, memory_s=LATE_MEMORY_S)
         self._later = LaterWork(MEMORY_S, num_gateways)
         self._most_of_wait = MOST_OF_WAIT if num_gateways == 1 else 0.0
 
@@ -94,7 +94,7 @@ class Deadline:
             return Admit(_LetIn())
         wait_s = max(0.0, backlog.first_token_s - request.geometry.prefill_s)
         more_s = self._longer_by_s(request, wait_s, backlog.num_replicas, now_s)
-        until_token_s = self._safety * (1.0 + self._late.value) * (backlog.first_token_s + more_s)
+        until_token_s = self._safety * (1.0 + self._late.at(now_s)) * (backlog.first_token_s + more_s)
         room_s = self._safety * (wait_s + more_s) * self._more_room(request, now_s)
         is_late = now_s + until_token_s + room_s > request.first_token_by_s
         if not is_late and not self._kv_is_short(request, backlog, until_token_s, now_s):

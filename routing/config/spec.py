@@ -37,7 +37,8 @@ class DispatcherParams:
             counts for nothing, and each request by itself.
         quarantine_s: How long nothing is sent to a replica after it was lost.
         probe_s: How long a replica that was out because its engine failed may take for a small request of its gateway's
-            own, which has to go well before it gets clients' again. 0: clients' requests show whether it is well.
+            own, which has to go well before it gets clients' again; of one that was slow the profile says it. 0:
+            clients' requests show whether either is well.
         retry_after_s: What a refused client is told when no policy knows better.
         prefill_window_tokens: Prompt tokens that a replica is given at a time: while it has so many of requests without
             a first token, the next ones wait at the gateway, where they can be put in order, expire and be refused. 0:

@@ -10,7 +10,7 @@ from policies.errors import PolicyMisbehaved
 from policies.views import ReplicaView
 from routing.fleet.fleet import Fleet
 from routing.fleet.out_elsewhere import OutElsewhere
-from routing.fleet.probes import PROBE_TIMER, ProbeKind, Probes
+from routing.fleet.probes import MOST_SLOW_PROBES, PROBE_TIMER, ProbeKind, Probes
 from routing.request.effects import (
     EARLY_S,
     CancelProbe,
@@ -34,6 +34,7 @@ class _Out(NamedTuple):
         for_s: How long it is out.
         probe_then: What a probe has to show first, by what is known of its engine.
         is_tried_then: Whether it is on trial after that.
+        num_failed_probes: In a row.
     """
 
     pool: str
@@ -42,6 +43,7 @@ class _Out(NamedTuple):
     for_s: float
     probe_then: ProbeKind
     is_tried_then: bool
+    num_failed_probes: int = 0
 
     @property
     def timer(self) -> Sequence[CancelTimer]:
@@ -79,8 +81,8 @@ LONGEST_TRIAL_S = 10.0
 """Where a gateway has no requests to try a replica with, the others don't wait any longer."""
 PROBES = {
     EjectionReason.FAILURES: ProbeKind.ANSWERS,
-    EjectionReason.FIRST_TOKENS: ProbeKind.SPEED,
-    EjectionReason.TOKENS: ProbeKind.SPEED,
+    EjectionReason.FIRST_TOKENS: ProbeKind.FIRST_TOKEN,
+    EjectionReason.TOKENS: ProbeKind.TOKENS,
 }
 """What a replica has to show that was ejected for it."""
 EJECTOR_TIMERS = ("quarantine", "ejection", PROBE_TIMER)
@@ -95,7 +97,7 @@ class Ejector:
     that stands still is worse than nothing where others run the pool's requests.
 
     One whose engine failed on requests is probed when its time is over, with a small request of the gateway's own, and
-    one that was slow with a large one, which has to be about as fast as its profile says. If that goes badly it is out
+    one that was slow with a larger one, which has to be about as fast as its profile says. If that goes badly it is out
     for as long again, so that no client's request finds out that it still fails, or is slow.
 
     Args:
@@ -236,7 +238,8 @@ class Ejector:
         if out is None or out.token != token:
             return self._probe_erring(now_s)
         if out.probe_then and self._probes.are_on and not self._is_last(replica_id, now_s):
-            return self._probe(replica_id, out.probe_then, now_s)
+            is_slow_still = out.num_failed_probes < MOST_SLOW_PROBES
+            return self._probe(replica_id, out.probe_then if is_slow_still else ProbeKind.ANSWERS, now_s)
         return self._come_back(replica_id, out, now_s)
 
     def probe_ended(self, probe_id: str, now_s: float, *, is_well: bool) -> Sequence[Effect]:
@@ -252,7 +255,7 @@ class Ejector:
             until_s = now_s + (erring.for_s if out is None else out.for_s)
             self._fleet.quarantine(replica_id, until_s)
             if out is not None:
-                self._out[replica_id] = out._replace(until_s=until_s)
+                self._out[replica_id] = out._replace(until_s=until_s, num_failed_probes=out.num_failed_probes + 1)
                 return timer, SetTimer(token=out.token, at_s=until_s)
             self._erring[replica_id] = erring._replace(until_s=until_s, is_probed_then=True)
             return timer, SetTimer(token=f"{probe_id}:quarantine", at_s=until_s)

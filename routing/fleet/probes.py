@@ -14,6 +14,8 @@ PROBE_TIMER = "probe"
 SMALL_PROMPT_TOKENS, SMALL_OUTPUT_TOKENS = 8, 1
 LARGE_PROMPT_TOKENS, LARGE_OUTPUT_TOKENS = 2048, 64
 """So many that what an engine takes is what it computes, and not what every request takes beside."""
+MOST_SLOW_PROBES = 3
+"""In a row, that a replica fails: its profile may be too good for all of its pool, and clients' requests will tell."""
 MOST_SLOWDOWN, ALLOWANCE_S = 2.5, 0.05
 """How many times what is expected a large probe may take, as ``outlier`` has it of attempts, and seconds beside."""
 
@@ -25,8 +27,10 @@ class ProbeKind(IntEnum):
     """Nothing: clients' requests will tell."""
     ANSWERS = 1
     """That its engine answers at all."""
-    SPEED = 2
-    """That it does so about as fast as its profile says."""
+    FIRST_TOKEN = 2
+    """That it computes a prompt about as fast as its profile says."""
+    TOKENS = 3
+    """That it decodes about as fast."""
 
 
 class BegunProbe(NamedTuple):
@@ -63,13 +67,19 @@ class Probes:
         self._first_tokens = first_tokens
 
     def begin(self, replica: ReplicaView, kind: ProbeKind, now_s: float) -> BegunProbe:
-        """Has a replica tried. Where nobody has said how fast engines are, none has to show that."""
+        """Has a replica tried. Where nobody has said how fast engines are, none has to show that.
+
+        A prompt has one token of an answer, and an answer a short prompt: of both together one would hide the other.
+        """
         self._num_probes += 1
         probe_id = f"{replica.replica_id}.{self._num_probes}"
         self._under_way[replica.replica_id] = probe_id
         prompt_tokens, output_tokens, for_s = SMALL_PROMPT_TOKENS, SMALL_OUTPUT_TOKENS, self._probe_s
-        if kind is ProbeKind.SPEED and self._first_tokens.rates.are_known:
-            prompt_tokens, output_tokens = LARGE_PROMPT_TOKENS, LARGE_OUTPUT_TOKENS
+        if kind > ProbeKind.ANSWERS and self._first_tokens.rates.are_known:
+            if kind is ProbeKind.FIRST_TOKEN:
+                prompt_tokens = LARGE_PROMPT_TOKENS
+            else:
+                output_tokens = LARGE_OUTPUT_TOKENS
             for_s = MOST_SLOWDOWN * self._first_tokens.answer_of_s(replica, prompt_tokens, output_tokens) + ALLOWANCE_S
         probe = Probe(
             probe_id=probe_id,

@@ -8,14 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.fair_threads import FairThreads
+from cluster.fair_threads import FairThreads, TooMuchWaits
+
+MOST_WAITING = 20
 
 
 class Thread:
     """One thread, kept busy until somebody says so."""
 
     def __init__(self) -> None:
-        self.threads = FairThreads(1)
+        self.threads = FairThreads(1, MOST_WAITING)
         self.done: list[str] = []
         self._may_go_on = threading.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -69,6 +71,32 @@ async def test_work_that_nobody_waits_for_any_more_has_no_turn(thread: Thread) -
     assert thread.threads.num_waiting == 0
 
 
+async def test_turns_that_nobody_waits_for_are_not_their_tenants(thread: Thread) -> None:
+    await thread.take()
+    gone = [thread.begin("little") for _ in range(5)]
+    thread.begin("little")
+    for _ in range(3):
+        thread.begin("much")
+    await asyncio.sleep(0)
+    for each in gone:
+        each.cancel()
+    await asyncio.sleep(0)
+
+    assert (await thread.let_go())[:2] == ["little", "much"]
+
+
+async def test_a_tenant_has_no_more_waiting_than_it_may_and_others_have_their_own_room(thread: Thread) -> None:
+    await thread.take()
+    for _ in range(MOST_WAITING):
+        thread.begin("much")
+    await asyncio.sleep(0)
+
+    with pytest.raises(TooMuchWaits):
+        await thread.threads.run("much", lambda: None)
+    thread.begin("little")
+    assert (await thread.let_go())[1] == "little"
+
+
 async def test_work_that_has_begun_keeps_its_thread_though_nobody_waits_for_it(thread: Thread) -> None:
     begun, may_end = threading.Event(), threading.Event()
 
@@ -102,7 +130,7 @@ async def test_who_leaves_just_when_its_turn_has_come_passes_it_on(thread: Threa
 
 
 async def test_what_the_work_raises_is_raised_and_the_thread_is_free_again() -> None:
-    threads = FairThreads(1)
+    threads = FairThreads(1, MOST_WAITING)
     for _ in range(3):
         with pytest.raises(ZeroDivisionError):
             await threads.run("any", lambda: 1 / 0)

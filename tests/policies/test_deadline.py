@@ -102,6 +102,16 @@ def test_however_many_first_tokens_are_late_estimates_are_no_more_than_twice_as_
     assert not comes(policy, then, 200.0, backlog=FakeBacklog(first_token_s=1.01 / 2.0))
 
 
+def test_estimates_find_back_though_nobody_comes_in_from_whom_to_learn() -> None:
+    policy = deadline()
+    for number in range(30):
+        late(policy, at_s=2.0 * number)
+    backlog = FakeBacklog(first_token_s=0.8)
+
+    assert not comes(policy, due(61.0, arrival_s=60.0), 60.0, backlog=backlog)
+    assert comes(policy, due(201.0, arrival_s=200.0), 200.0, backlog=backlog)
+
+
 def test_a_probe_that_is_late_says_nothing_of_estimates() -> None:
     policy = deadline(probe_fraction=1.0)
     hopeless = FakeBacklog(first_token_s=5.0)

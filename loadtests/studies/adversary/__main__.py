@@ -7,11 +7,12 @@ import argparse
 import json
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 from rich.console import Console
 from rich.text import Text
 
@@ -92,8 +93,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with told_steps(err, _num_steps(options.only)) as tell, sender() as attacker:
             for name in SETUPS:
-                findings += _attack(name, options, attacker, tell)
-    except (RuntimeError, OSError) as error:
+                for found in _attack(name, options, attacker, tell):
+                    findings += found
+    except (RuntimeError, OSError, httpx.HTTPError) as error:
         err.print(Text(f"adversary: {error}", style="bold red"))
         return Verdict.INVALID
     except KeyboardInterrupt:
@@ -110,15 +112,16 @@ def _num_steps(names: Sequence[str]) -> int:
     return len(chosen) + sum(each.num_steps for attacks in chosen for each in attacks)
 
 
-def _attack(name: str, options: argparse.Namespace, attacker: Sender, tell: Tell) -> list[Finding]:
-    """All chosen attacks on one deployment; it is not started for none."""
+def _attack(name: str, options: argparse.Namespace, attacker: Sender, tell: Tell) -> Iterator[list[Finding]]:
+    """What comes of each chosen attack on one deployment; it is not started for none."""
     setup = SETUPS[name]
     chosen = setup.chosen(options.only)
     if not chosen:
-        return []
+        return
     tell(f"{name}: starting")
     with target(name, setup.config, setup.args, options.save, options.port) as attacked:
-        return [finding for each in chosen for finding in each.attempt(attacked, attacker, tell)]
+        for each in chosen:
+            yield each.attempt(attacked, attacker, tell)
 
 
 def _show(findings: Sequence[Finding], folder: Path, out: Console) -> None:

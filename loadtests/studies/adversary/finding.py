@@ -61,7 +61,8 @@ class Finding:
         return "-" if math.isnan(self.now) else self._written(self.now)
 
     def _written(self, number: float) -> str:
-        text = f"{number:,.0f}" if number == int(number) and not self.unit else f"{number:.3g}"
+        is_count = math.isfinite(number) and number == int(number) and not self.unit
+        text = f"{number:,.0f}" if is_count else f"{number:.3g}"
         return f"{text} {self.unit}".rstrip()
 
 

@@ -8,6 +8,7 @@ import httpx
 from loadtests.machine.told_steps import Tell
 from loadtests.studies.adversary.attack import Attack
 from loadtests.studies.adversary.finding import Finding
+from loadtests.studies.adversary.raw_http import NO_ANSWER
 from loadtests.studies.adversary.sender import Sender
 from loadtests.studies.adversary.target import VICTIM, Target
 
@@ -62,7 +63,10 @@ def _health_ms(target: Target) -> float:
 def _completion_status(target: Target) -> int:
     body = {"model": target.model, "prompt": "Hello", "max_tokens": 2}
     url = f"{target.running.url}/v1/completions"
-    return httpx.post(url, json=body, headers=target.headers(VICTIM), timeout=PATIENCE_S).status_code
+    try:
+        return httpx.post(url, json=body, headers=target.headers(VICTIM), timeout=PATIENCE_S).status_code
+    except httpx.HTTPError:
+        return NO_ANSWER
 
 
 ATTACK = Attack(NAME, 1, attempt)

@@ -4,8 +4,6 @@ import asyncio
 import random
 from collections.abc import Iterator
 
-import httpx
-
 from loadtests.machine.told_steps import Tell
 from loadtests.studies.adversary.attack import Attack
 from loadtests.studies.adversary.bodies import honest
@@ -14,12 +12,13 @@ from loadtests.studies.adversary.raw_http import NO_ANSWER, ask, request
 from loadtests.studies.adversary.sender import Sender
 from loadtests.studies.adversary.target import UNLIMITED, Target
 
-NAME = "malformed"
+NAME, TRACEBACK = "malformed", "Traceback (most recent call last)"
 NUM_MUTATED, SEED = 1_500, 11
 MOST_CHANGES = 6
 PATIENCE_S = 2.0
 """For an answer to what may be half a request; a gateway waits for the rest far longer."""
 AT_A_TIME = 16
+LEAST_ANSWERED = 500
 ODD = (
     b"GET /health\r\n\r\n",
     b"GET /health HTTP/3.0\r\nhost: a\r\n\r\n",
@@ -59,17 +58,27 @@ ODD_HEADERS = (
 def attempt(target: Target, sender: Sender, tell: Tell) -> list[Finding]:
     """Sends all of it, and as much that is right but for a few bytes."""
     tell(f"{NAME}: {NUM_MUTATED:,} requests with some wrong bytes")
-    sent = list(_all(target))
+    sent, before = list(_all(target)), _num_tracebacks(target)
     statuses = asyncio.run(_send(target.port, sent))
     num_faults = sum(status != NO_ANSWER and not 200 <= status < 500 for status in statuses)
-    is_up = httpx.get(f"{target.running.url}/ready", timeout=10).status_code
-    num_tracebacks = target.log.read_text(errors="replace").count("Traceback (most recent call last)")
+    is_up = asyncio.run(ask(target.port, request("/ready", b"", {}, method="GET")))
+    num_tracebacks = _num_tracebacks(target) - before
     return [
-        Finding(attack=NAME, measured="sent", now=len(sent), at_least=NUM_MUTATED),
+        Finding(attack=NAME, measured="sent", now=len(sent)),
+        Finding(
+            attack=NAME,
+            measured="of them answered; the others are half requests, or none at all",
+            now=sum(status != NO_ANSWER for status in statuses),
+            at_least=LEAST_ANSWERED,
+        ),
         Finding(attack=NAME, measured="answers with a 5xx", before="500 for a session id", now=num_faults, at_most=0),
-        Finding(attack=NAME, measured="tracebacks in the log", now=num_tracebacks, at_most=0),
+        Finding(attack=NAME, measured="tracebacks in the logs of Serve's replicas", now=num_tracebacks, at_most=0),
         Finding(attack=NAME, measured="/ready afterwards, HTTP status", now=is_up, at_most=200, at_least=200),
     ]
+
+
+def _num_tracebacks(target: Target) -> int:
+    return sum(log.read_text(errors="replace").count(TRACEBACK) for log in target.logs())
 
 
 async def _send(port: int, sent: list[bytes]) -> list[int]:

@@ -100,6 +100,7 @@ def _run(target: Target, sender: Sender, part: _Part, rate_rps: float, seed: int
         seed=1000 + seed,
         kinds=() if part.neighbour == HONEST else tuple(DEAR),
     )
+    sender.prepare(sending).result()
     beside = sender.send(sending)
     first_tokens_s = asyncio.run(_victims_requests(target, rate_rps, seed))
     part.statuses += beside.result().total()
@@ -136,7 +137,7 @@ def _refusal_ms(target: Target, sender: Sender) -> float:
     """CPU of all gateways for each of many requests that are refused, less what they take when nothing comes."""
 
     def used_s() -> float:
-        return sum(spent for name, spent in cpu_s_by_process(target.running.pid).items() if "Gateway" in name)
+        return sum(spent for name, spent in cpu_s_by_process(target.running.pid).items() if name.endswith(":gateway"))
 
     before_s = used_s()
     psutil.cpu_percent(REFUSED_FOR_S)
@@ -150,6 +151,7 @@ def _refusal_ms(target: Target, sender: Sender) -> float:
         seed=0,
         kinds=tuple(DEAR),
     )
+    sender.prepare(sending).result()
     before_s = used_s()
     statuses = sender.send(sending).result().total()
     return 1e3 * (used_s() - before_s - idle_s) / statuses.total()
@@ -172,9 +174,10 @@ def _ratios(parts: dict[str, _Part]) -> list[Finding]:
 
 
 def _rest(parts: dict[str, _Part]) -> list[Finding]:
-    told = parts[ATTACKER].statuses
+    told, honest = parts[ATTACKER].statuses, parts[HONEST].statuses
     return [
-        _finding("victim's requests that were not answered", parts[ATTACKER].num_failed, 0),
+        _finding("victim's requests that were not answered", sum(each.num_failed for each in parts.values()), 0),
+        _finding("honest tenant's requests that were not answered", honest.total() - honest[200], 0),
         _finding("answers to the attacker that are a 5xx or none", told.total() - _no_faults(told), 0),
         _finding("attacker's requests", told.total()),
         _finding("of them refused for its limits, with 429", told[429]),

@@ -10,15 +10,15 @@ NO_ANSWER = 0
 
 
 def request(path: str, body: bytes, headers: Mapping[str, str], *, method: str = "POST") -> bytes:
-    """A whole request, which asks for no other one to follow on its connection."""
-    fields = {"host": "127.0.0.1", "connection": "close", "content-type": "application/json", **headers}
+    """A whole request."""
+    fields = {"host": "127.0.0.1", "content-type": "application/json", **headers}
     fields.setdefault("content-length", str(len(body)))
     head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
     return f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode("latin-1", "replace") + body
 
 
 async def ask(port: int, data: bytes, patience_s: float = PATIENCE_S) -> int:
-    """Sends it over a connection of its own and reads the answer to its end; its status."""
+    """Sends it over a connection of its own and reads the answer; its status."""
     with suppress(OSError, TimeoutError, ValueError):
         async with asyncio.timeout(patience_s):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -33,11 +33,13 @@ async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, 
     writer.write(data)
     with suppress(ConnectionError):  # it may have been refused before it was read
         await writer.drain()
-    status = NO_ANSWER
-    with suppress(ConnectionError):
-        line = await reader.readline()
-        parts = line.split(b" ", 2)
-        status = int(parts[1]) if len(parts) > 1 and parts[0].startswith(b"HTTP/") else NO_ANSWER
-        while await reader.read(1 << 16):
-            pass
-    return status
+    parts = (await reader.readline()).split(b" ", 2)
+    if len(parts) < 2 or not parts[0].startswith(b"HTTP/"):
+        return NO_ANSWER
+    length = None
+    while line := (await reader.readline()).strip().lower():
+        if line.startswith(b"content-length:"):
+            length = int(line.partition(b":")[2])
+    with suppress(asyncio.IncompleteReadError):
+        await (reader.read() if length is None else reader.readexactly(length))
+    return int(parts[1])

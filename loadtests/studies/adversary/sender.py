@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from multiprocessing import get_context
 
 from loadtests.studies.adversary.bodies import DEAR, honest
@@ -68,9 +69,24 @@ def send(sending: Sending) -> Statuses:
     return asyncio.run(_send(sending))
 
 
+def prepare(sending: Sending) -> int:
+    """Makes what is sent, which takes as much as sending it; how many bytes that is."""
+    return sum(map(len, _requests(sending).values()))
+
+
+def _requests(sending: Sending) -> dict[str, bytes]:
+    kinds = sending.kinds or ("",)
+    return {kind: _request(kind, sending.model, tuple(sorted(sending.headers.items()))) for kind in kinds}
+
+
+@cache
+def _request(kind: str, model: str, headers: tuple[tuple[str, str], ...]) -> bytes:
+    path, body = DEAR.get(kind, ("/v1/completions", honest))
+    return request(path, body(model), dict(headers))
+
+
 async def _send(sending: Sending) -> Statuses:
-    said = {kind: request(DEAR[kind][0], DEAR[kind][1](sending.model), sending.headers) for kind in sending.kinds}
-    said = said or {"": request("/v1/completions", honest(sending.model), sending.headers)}
+    said = _requests(sending)
     statuses, rng, loop = Statuses(), random.Random(sending.seed), asyncio.get_running_loop()
     kinds, asking = list(said), set[asyncio.Task[None]]()
 
@@ -130,6 +146,10 @@ class Sender:
 
     def __init__(self, executor: ProcessPoolExecutor) -> None:
         self._executor = executor
+
+    def prepare(self, sending: Sending) -> "Future[int]":
+        """Begins to make what is sent; how many bytes that is."""
+        return self._executor.submit(prepare, sending)
 
     def send(self, sending: Sending) -> "Future[Statuses]":
         """Begins; what came of it."""

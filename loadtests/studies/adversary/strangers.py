@@ -56,7 +56,7 @@ def attempt(target: Target, sender: Sender, tell: Tell) -> list[Finding]:
         _finding("ports of Ray's that were called", len(ports), at_least=5),
         _finding("of them answered without a token", len(answered), "ran a pickle, and jobs"),
         _finding("requests without a right to what they asked for that were let in", wrong[True]),
-        _finding("such requests", wrong.total(), at_least=20),
+        Finding(attack=NAME, measured="such requests", now=wrong.total()),
     ]
 
 
@@ -90,7 +90,7 @@ def _without_a_right(target: Target) -> Iterator[bytes]:
         {"authorization": "Bearer nobody"},
         {"authorization": f"Basic {key}"},
         {"authorization": f"Bearer {key[:-1]}"},
-        {"authorization": f"Bearer {key} "[:-2]},
+        {"authorization": f"bearer{key}"},
         {"x-tenant-id": VICTIM},
         {"x-api-key": f"{key}x"},
         {"authorization": "Bearer nobody", "x-api-key": key},

@@ -1,14 +1,16 @@
 """What is attacked: deployments with tenants, each of which has the limits of the documented example."""
 
 import os
+import re
 import secrets
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
 from loadtests.drivers.completions import KEY_VARIABLE
@@ -18,12 +20,13 @@ from loadtests.live.deployed import Deployed, deployed
 VICTIM, HONEST, ATTACKER, UNLIMITED = "victim", "honest", "attacker", "unlimited"
 """Tenants: the one that is watched, one that keeps to its limits, one that does not, and one that has none."""
 LIMITS = {
-    "requests_per_min": 600,
-    "tokens_per_min": 200_000,
+    "requests_per_min": 3_000,
+    "tokens_per_min": 1_000_000,
     "bytes_per_min": 20_000_000,
     "concurrent_requests": 50,
 }
-"""Those of ``deployments/configs/tenants.example.yaml``."""
+"""``tenants.example.yaml`` has the bytes; an honest tenant is to be within its requests and tokens."""
+SESSION = re.compile(r"--session[-_]dir=(\S+)")
 EMULATED: Mapping[str, Any] = {
     "gateway": {"replicas": 2, "load_coordinator": True},
     "policies": {"ejection": "outlier"},
@@ -37,13 +40,23 @@ class Target:
 
     Args:
         running: The deployment.
-        log: What its processes print.
         keys: Of each tenant.
     """
 
     running: Deployed
-    log: Path
     keys: Mapping[str, str]
+
+    def logs(self) -> Sequence[Path]:
+        """Of all replicas, gateways among them.
+
+        Raises:
+            RuntimeError: No process of the deployment's says where its session's files are.
+        """
+        for each in psutil.Process(self.running.pid).children(recursive=True):
+            with suppress(psutil.Error):
+                if found := SESSION.search(" ".join(each.cmdline())):
+                    return sorted((Path(found[1]) / "logs" / "serve").glob("*.log"))
+        raise RuntimeError("no process of the deployment's says where its logs are")
 
     @property
     def port(self) -> int:
@@ -83,7 +96,7 @@ def target(name: str, config: str, args: Mapping[str, Any], folder: Path, port: 
     document["proxy_location"] = "Disabled"
     with _key_of_its_own(keys[VICTIM]), deployed(name, document, folder, port, None) as running:
         running.at_rest()
-        yield Target(running=running, log=folder / f"{name}.log", keys=keys)
+        yield Target(running=running, keys=keys)
 
 
 @contextmanager

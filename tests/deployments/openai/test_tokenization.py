@@ -1,12 +1,21 @@
 import asyncio
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from deployments.openai.errors import ApiError
-from deployments.openai.tokenization import LONG_TEXT_CHARACTERS, MANY_MESSAGES, PromptTokenizer
+from deployments.openai.tokenization import (
+    LONG_TEXT_CHARACTERS,
+    MANY_MESSAGES,
+    MOST_WAITING,
+    NUM_THREADS,
+    PromptTokenizer,
+    check_lengths,
+)
 from tests.tables import for_each
 
 MODEL = Path(__file__).parents[3] / ".models" / "tiny-llama"
@@ -87,6 +96,43 @@ async def test_more_messages_than_tokens_fit_are_refused_unread() -> None:
     messages = [{"role": "user", "content": ""}] * 1_001
     with pytest.raises(ApiError, match="1001 messages"):
         await PromptTokenizer(str(MODEL)).encode_chat(messages, True, most_tokens=1000)
+
+
+async def test_more_of_a_tenants_long_texts_than_may_wait_are_refused() -> None:
+    tokenizer, may_go_on = PromptTokenizer(str(MODEL)), threading.Event()
+    tokenizer._encode_beside = lambda text, specials: [int(may_go_on.wait(60))]
+    asking = [
+        asyncio.create_task(tokenizer.encode("x" * 30_000, tenant="much")) for _ in range(MOST_WAITING + NUM_THREADS)
+    ]
+    await asyncio.sleep(0)
+    with pytest.raises(ApiError, match="wait to be tokenized") as caught:
+        await tokenizer.encode("x" * 30_000, tenant="much")
+    may_go_on.set()
+
+    assert (caught.value.status, caught.value.code) == (429, "rate_limit_exceeded")
+    assert await asyncio.gather(*asking) == [[1]] * len(asking)
+
+
+@for_each(
+    ("fields", "param"),
+    [
+        ({"prompt": [7] * 101}, "prompt"),
+        ({"messages": [{}] * 101}, "messages"),
+        ({"logit_bias": dict.fromkeys(range(201), 1)}, "logit_bias"),
+        ({"allowed_token_ids": [1] * 201}, "allowed_token_ids"),
+        ({"prompt": [7] * 100, "logit_bias": dict.fromkeys(range(200), 1)}, None),
+        ({"prompt": "x" * 1000}, None),
+        ([1], None),
+    ],
+)
+def test_lists_that_no_engine_can_take_are_refused_unread(fields: Any, param: str | None) -> None:
+    if param is None:
+        check_lengths(fields, 100, 200)
+        return
+    with pytest.raises(ApiError) as caught:
+        check_lengths(fields, 100, 200)
+    assert (caught.value.status, caught.value.param) == (400, param)
+    check_lengths(fields, 0, 200)
 
 
 def test_a_gateway_with_a_plain_tokenizer_does_not_load_torch() -> None:

@@ -89,7 +89,9 @@ async def _serving(answer: bytes) -> tuple[asyncio.Server, int, list[bytes]]:
     asked: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked.append(await reader.read(1 << 16))
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        asked.append(head + await reader.readexactly(length))
         writer.write(answer)
         writer.close()
 

@@ -10,6 +10,7 @@ from routing import CancelProbe, DispatcherParams, ReplicaStalled, TimerFired, r
 from routing.fleet.ejection import PROBATION_S
 from routing.sizing.geometry import ServiceRates
 from tests.routing.dialogue import DOUBLES, Dialogue
+from tests.tables import for_each
 
 AFTER_ERRORS = PolicyChoice(name=f"{DOUBLES}:EjectAfterErrors")
 NEVER_RETRY = PolicyChoice(name="never_retry")
@@ -90,14 +91,22 @@ def test_a_probe_that_takes_too_long_has_failed() -> None:
     assert talk.probes == ["a.2 on a"]
 
 
-def test_one_that_was_slow_has_to_show_with_many_tokens_that_it_is_slow_no_longer() -> None:
-    talk = a_talk_without_a(ejection=SLOW, rates=RATES)
+@for_each(
+    ("what", "prompt_tokens", "output_tokens"),
+    [("for first tokens", 2048, 1), ("for tokens", 8, 64)],
+    ids=["first", "all"],
+)
+def test_one_that_was_slow_has_to_show_that_it_is_slow_no_longer(
+    what: str, prompt_tokens: int, output_tokens: int
+) -> None:
+    slow = PolicyChoice(name=f"{DOUBLES}:EjectAfterErrors", params={"what": what})
+    talk = a_talk_without_a(ejection=slow, rates=RATES)
     talk.fires("a.1:ejection")
     (probe,) = talk.last_probes
-    expected_s = RATES.prefill_s(probe.prompt_tokens, probe.prompt_tokens)
-    expected_s += (probe.output_tokens - 1) * RATES.token_s(1, probe.prompt_tokens + probe.output_tokens)
+    expected_s = RATES.prefill_s(prompt_tokens, prompt_tokens)
+    expected_s += (output_tokens - 1) * RATES.token_s(1, prompt_tokens + output_tokens)
 
-    assert (probe.prompt_tokens, probe.output_tokens) == (2048, 64)
+    assert (probe.prompt_tokens, probe.output_tokens) == (prompt_tokens, output_tokens)
     assert talk.timers["a.1:probe"] == pytest.approx(OUT_S + 2.5 * expected_s + 0.05)
     assert not gets_requests(talk, "a")
 
@@ -116,6 +125,20 @@ def test_one_that_is_slow_still_is_out_for_as_long_again() -> None:
     assert not gets_requests(talk, "a")
 
 
+def test_one_whose_profile_is_too_good_has_to_answer_at_all_after_three_probes() -> None:
+    talk = a_talk_without_a(ejection=SLOW, rates=RATES)
+    for number in (1, 2, 3):
+        talk.fires("a.1:ejection")
+        assert talk.last_probes[0].output_tokens == 64
+        talk.fires(f"a.{number}:probe")
+
+    talk.fires("a.1:ejection")
+
+    assert talk.last_probes[0].output_tokens == 1
+    talk.probe_ends("a.4")
+    assert talk.ejections == ["a back"]
+
+
 def test_a_probe_waits_for_what_a_slow_replica_has_still_to_do() -> None:
     talk = a_talk_without_a(ejection=SLOW, rates=RATES)
     talk.reports("a", 0, prefill_tokens=5000)
@@ -130,7 +153,7 @@ def test_where_nobody_has_said_how_fast_engines_are_one_that_was_slow_has_to_ans
     talk = a_talk_without_a(ejection=SLOW)
     talk.fires("a.1:ejection")
 
-    assert (talk.last_probes[0].prompt_tokens, talk.timers["a.1:probe"]) == (8, OUT_S + PROBE_S)
+    assert (talk.last_probes[0].output_tokens, talk.timers["a.1:probe"]) == (1, OUT_S + PROBE_S)
 
 
 def test_one_that_was_slow_and_then_failed_has_to_show_both() -> None:
@@ -138,7 +161,7 @@ def test_one_that_was_slow_and_then_failed_has_to_show_both() -> None:
     talk.dispatcher._ejector.spare_erring("a", "q.0", 1.0, 1.0)
     talk.fires("a.1:ejection")
 
-    assert [each.prompt_tokens for each in talk.last_probes] == [2048]
+    assert [each.output_tokens for each in talk.last_probes] == [64]
 
 
 def test_one_that_was_spared_for_errors_is_probed_too() -> None:
