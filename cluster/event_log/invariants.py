@@ -83,6 +83,7 @@ class DispatcherInvariants:
     Args:
         max_attempts: Of a request at a stage; where the configuration changes, the largest that it has been.
         late_s: How much later than it is due an outcome or a timer may come: the host may have stood still.
+        early_s: How much earlier a timer may.
 
     Attributes:
         violations: What did not hold, a sentence each, the first ones.
@@ -93,8 +94,8 @@ class DispatcherInvariants:
         outcomes: How requests ended.
     """
 
-    def __init__(self, max_attempts: int, late_s: float = LATE_S) -> None:
-        self._max_attempts, self._late_s = max_attempts, late_s
+    def __init__(self, max_attempts: int, late_s: float = LATE_S, early_s: float = EARLY_S) -> None:
+        self._max_attempts, self._late_s, self._early_s = max_attempts, late_s, early_s
         self._now_s = -math.inf
         self._requests: dict[str, RequestAccount] = {}
         self._attempts: dict[str, AttemptAccount] = {}
@@ -265,7 +266,7 @@ class DispatcherInvariants:
 
     def _fire(self, event: TimerFired) -> None:
         at_s = self._timers.pop(event.token)
-        if at_s is not None and self._now_s < at_s - EARLY_S:
+        if at_s is not None and self._now_s < at_s - self._early_s:
             self._break(f"the timer {event.token} fires {at_s - self._now_s:.3f} s before its time")
 
     def _end_probe(self, event: ProbeEnded) -> None:
@@ -447,18 +448,19 @@ class LogVerdict:
     end: str
 
 
-def hear_log(file: BinaryIO, late_s: float = LATE_S) -> LogVerdict:
+def hear_log(file: BinaryIO, late_s: float = LATE_S, early_s: float = EARLY_S) -> LogVerdict:
     """Goes through a log, in memory for what is open at a time.
 
     Args:
         file: The log, at its first byte.
         late_s: How much later than it is due an outcome or a timer may come.
+        early_s: How much earlier a timer may.
 
     Raises:
         EventLogUnreadable: It is not a log, or a damaged one.
     """
     log = LogReader(file)
-    heard = DispatcherInvariants(log.header.dispatcher.params.max_attempts, late_s)
+    heard = DispatcherInvariants(log.header.dispatcher.params.max_attempts, late_s, early_s)
     for record in log:
         answer = log.answer(record)
         if isinstance(answer, str):

@@ -235,7 +235,7 @@ async def test_what_a_serve_host_writes_replays_and_holds(tmp_path: Path, planne
     with path.open("rb") as file:
         events = [type(record.event).__name__ for record in LogReader(file)]
     with path.open("rb") as file:
-        heard = hear_log(file, FAKE_CLOCK_S).heard
+        heard = hear_log(file, FAKE_CLOCK_S, FAKE_CLOCK_S).heard
     assert heard.violations == []
     assert result == ReplayResult(num_records=len(events), end_reason=CLOSED)
     assert set(events) | {"AnswerBegun"} == KINDS, "with all unified replicas out, requests are served apart"
