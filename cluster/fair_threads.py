@@ -1,4 +1,4 @@
-"""A few threads for work that takes its time, such as long texts: tenants take turns, whatever one of them sends."""
+"""A few threads for work that takes its time: tenants take turns, whatever one of them sends."""
 
 import asyncio
 from collections import OrderedDict, deque
@@ -26,14 +26,9 @@ class FairThreads:
 
     def __init__(self, num_threads: int, most_waiting: int) -> None:
         self._most_waiting = most_waiting
-        self._executor = ThreadPoolExecutor(num_threads, thread_name_prefix="long-text")
+        self._executor = ThreadPoolExecutor(num_threads, thread_name_prefix="fair")
         self._num_free = num_threads
         self._waiting: OrderedDict[str, deque[_Turn]] = OrderedDict()
-
-    @property
-    def num_waiting(self) -> int:
-        """Pieces of work that no thread has begun."""
-        return sum(map(len, self._waiting.values()))
 
     async def run(self, tenant: str, work: Callable[[], Result]) -> Result:
         """What some work gives, or raises, when it is its tenant's turn.

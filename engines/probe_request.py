@@ -5,16 +5,12 @@ from zlib import crc32
 
 from engines.contract import NO_POOLING, ONE_STEP, EngineRequest, Pooling, PoolingTask, Sampling
 
-PROBE_TOKENS = 8
 NUM_IDS, OWN_TOKENS = 7, 12
 """Token ids from 1 on, which every model has; so many of the first say which request it is, in that base."""
 
 
 def probe_request(
-    request_id: str,
-    pooling_tasks: Sequence[PoolingTask],
-    prompt_tokens: int = PROBE_TOKENS,
-    output_tokens: int = 1,
+    request_id: str, pooling_tasks: Sequence[PoolingTask], prompt_tokens: int, output_tokens: int
 ) -> EngineRequest:
     """A prompt of which nothing is cached, and an answer of exactly so many tokens, or a vector.
 

@@ -12,6 +12,8 @@ from engines.vllm.liveness import StallDetector
 from policies.errors import ServingError
 
 LOGGER = logging.getLogger("ray.serve")
+PROMPT_TOKENS = 8
+"""Of a probe."""
 BEAT_EVERY_S = 0.5
 
 
@@ -59,7 +61,7 @@ class EngineWatch:
     async def _ask(self, request_id: str) -> None:
         engine = self._engine()
         try:
-            async for _ in engine.generate(probe_request(request_id, engine.info.pooling_tasks)):
+            async for _ in engine.generate(probe_request(request_id, engine.info.pooling_tasks, PROMPT_TOKENS, 1)):
                 pass
         except ServingError as error:
             LOGGER.warning("a probe of the engine has failed: %s", str(error))

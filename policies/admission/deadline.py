@@ -37,10 +37,10 @@ class Deadline:
         due before it, as of late; ``untold_s`` what other gateways can have let in since they told. With
         ``size_fairness`` below 1 the wait of a prompt longer than the mean counts ``(work / mean work) ** (1 -
         size_fairness)`` times. At the head of the queue the estimate alone is asked again: what is hopeless never
-        starts. ``margin`` grows until less than a hundredth of refusals come as late as that, and ``late``, up to 1,
-        until 2% of first tokens do: under more load more come in because their estimates are short, and gateways fill
-        one opening together. KV in use at the same time, common tokens once, stays below ``kv_ceiling`` of what there
-        is. A probe after so many that come in or after ten seconds puts wrong predictions right.
+        starts. ``margin`` grows until less than a hundredth of refusals come as late as that. ``late``, up to 1, grows
+        until 2% of first tokens come after they are due: the more is offered, the more come in because their estimates
+        are short. KV in use at the same time, common tokens once, stays below ``kv_ceiling`` of what there is. A probe
+        after so many that come in or ten seconds puts wrong predictions right. Without a replica all come in.
     State: a forecast of KV, fading rates of each SLO's work, a fading mean of prompts' work, two margins; permits.
     Consumes: ``Admitted``, ``Started``, ``Answering`` and ``Ended``.
     Complexity: O(n log n) in the replicas, O(log m) in what waits for each; short of KV, in open requests, too.

@@ -41,6 +41,11 @@ class Thread:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         return self.done[1:]
 
+    @property
+    def num_waiting(self) -> int:
+        """Pieces of work that the thread has not begun."""
+        return sum(map(len, self.threads._waiting.values()))
+
     def free(self) -> None:
         self._may_go_on.set()
 
@@ -68,7 +73,7 @@ async def test_work_that_nobody_waits_for_any_more_has_no_turn(thread: Thread) -
     gone.cancel()
 
     assert await thread.let_go() == ["other"]
-    assert thread.threads.num_waiting == 0
+    assert thread.num_waiting == 0
 
 
 async def test_turns_that_nobody_waits_for_are_not_their_tenants(thread: Thread) -> None:
@@ -109,7 +114,7 @@ async def test_work_that_has_begun_keeps_its_thread_though_nobody_waits_for_it(t
     gone.cancel()
     thread.begin("other")
     await asyncio.sleep(0)
-    waiting = thread.threads.num_waiting
+    waiting = thread.num_waiting
     may_end.set()
     await thread.let_go()
 

@@ -44,6 +44,7 @@ def attempt(target: Target, sender: Sender, tell: Tell) -> list[Finding]:
             "ejections of replicas", after.sum("spillway_ejections_total"), "two of four replicas, by 16 requests"
         ),
         _finding("replicas that are out afterwards", num_out),
+        _finding("probes of replicas that were spared for errors", after.sum("spillway_probes_total")),
         _finding("answers with a 5xx but 504, or none", statuses[True]),
     ]
 

@@ -28,7 +28,6 @@ METHODS = (
 EVERY_ADDRESS = "::"
 """Where Ray's gRPC listens; nothing else does."""
 PATIENCE_S = 10.0
-OPEN_TO_ALL = ("/health", "/ready", "/metrics", "/docs", "/openapi.json", "/", "/live/events")
 
 
 def says_without_a_token(port: int) -> set[str]:

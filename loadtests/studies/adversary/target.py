@@ -1,4 +1,4 @@
-"""What is attacked: deployments with tenants, each of which has the limits of the documented example."""
+"""What is attacked: deployments with tenants, of whom two have limits."""
 
 import os
 import re

@@ -5,9 +5,9 @@ import pytest
 from deployments.wire.handle_calls import METHODS
 from deployments.wire.inner_hop import Failure, Item, WithCacheChange, decode_request
 from engines.contract import Chunk
-from engines.probe_request import PROBE_TOKENS
 from policies import Reason, Role
 from routing import DispatcherParams
+from routing.fleet.probes import SMALL_PROMPT_TOKENS
 from routing.request.news import CacheChange
 from tests.deployments.host_dialogue import Call, HostDialogue
 from tests.deployments.metrics_text import text_of
@@ -42,7 +42,7 @@ async def test_it_is_a_small_whole_request() -> None:
     assert (probe.target, probe.method) == ("a", METHODS[Role.UNIFIED])
     request = decode_request(probe.arguments[0])
     assert request.request_id == PROBE
-    assert (len(request.prompt_token_ids), request.sampling.max_tokens) == (PROBE_TOKENS, 1)
+    assert (len(request.prompt_token_ids), request.sampling.max_tokens) == (SMALL_PROMPT_TOKENS, 1)
     probe.answers(END)
     await talk.until(lambda: results(talk) == {"well": 1.0})
 
