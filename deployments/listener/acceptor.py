@@ -2,7 +2,7 @@
 
 The first one to accept has a connection, so a gateway that stands still gets none. A gateway with more to do than
 another one waits ``GRACE_S`` for the others before it takes what is left: the least busy one goes first, and nothing
-depends on whether it lives. Where hundreds of connections wait, nobody waits for anybody.
+depends on whether it lives. Where hundreds of connections wait, no gateway waits for another.
 """
 
 import asyncio

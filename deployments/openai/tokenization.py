@@ -131,7 +131,7 @@ def check_lengths(fields: Any, context_tokens: int, vocabulary_tokens: int) -> N
 
     Args:
         fields: What a body says.
-        context_tokens: That fit; 0: nobody knows yet.
+        context_tokens: That fit; 0: not known yet.
         vocabulary_tokens: Of the model.
 
     Raises:

@@ -58,7 +58,7 @@ def is_encrypted(environment: Mapping[str, str]) -> bool:
 
 
 def certificate_files(environment: Mapping[str, str]) -> tuple[str, str, str]:
-    """Where a node's certificate, its key and the authority's certificate are; empty where nobody has said."""
+    """Where a node's certificate, its key and the authority's certificate are; empty where that is not set."""
     certificate, key, authority = (environment.get(name, "") for name in CERTIFICATES)
     return certificate, key, authority
 

@@ -1,4 +1,4 @@
-"""Attacks deployments as strangers, clients and tenants would, and holds what comes of it against marks.
+"""Attacks deployments as strangers, clients and tenants would, and holds what comes of it against checks.
 
 ``python -m loadtests.studies.adversary [--only NAME ...] [--port N] [--save FOLDER]``
 """
@@ -76,8 +76,8 @@ examples:
 It needs the machine to itself: what is measured is how late one tenant's tokens are because of another.
 
 exit status:
-  0    every mark is met
-  1    a mark is missed
+  0    every check is met
+  1    a check is missed
   2    nothing is proved: a deployment did not start, or nothing was judged
   130  interrupted; nothing that was started is left
 """
@@ -121,7 +121,7 @@ def _attack(name: str, options: argparse.Namespace, attacker: Sender, tell: Tell
     tell(f"{name}: starting")
     with target(name, setup.config, setup.args, options.save, options.port) as attacked:
         for each in chosen:
-            yield each.attempt(attacked, attacker, tell)
+            yield each.run(attacked, attacker, tell)
 
 
 def _show(findings: Sequence[Finding], folder: Path, out: Console) -> None:

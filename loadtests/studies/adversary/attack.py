@@ -1,4 +1,4 @@
-"""What every attack is: a name, and something that tries it against a deployment."""
+"""What every attack is: a name, and what carries it out against a deployment."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from loadtests.studies.adversary.finding import Finding
 from loadtests.studies.adversary.sender import Sender
 from loadtests.studies.adversary.target import Target
 
-Try = Callable[[Target, Sender, Tell], list[Finding]]
+Run = Callable[[Target, Sender, Tell], list[Finding]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +18,9 @@ class Attack:
     Args:
         name: Of it.
         num_steps: How often it tells what begins.
-        attempt: Tries it, and says what came of it.
+        run: Carries it out, and says what came of it.
     """
 
     name: str
     num_steps: int
-    attempt: Try
+    run: Run

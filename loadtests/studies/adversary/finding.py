@@ -33,7 +33,7 @@ class Finding:
 
     @property
     def is_judged(self) -> bool:
-        """Whether it has a mark at all."""
+        """Whether it has a check at all."""
         return self.at_most < math.inf or self.at_least > -math.inf
 
     @property
@@ -42,7 +42,7 @@ class Finding:
         return self.at_least <= self.now <= self.at_most
 
     @property
-    def mark(self) -> str:
+    def check(self) -> str:
         """What it is held against, in words."""
         if self.at_most < math.inf:
             return f"<= {self._written(self.at_most)}"
@@ -69,12 +69,12 @@ class Finding:
 def table(findings: Sequence[Finding]) -> Table:
     """A row for each finding."""
     result = Table(title="what was tried, and what came of it", title_justify="left")
-    for name in ("attack", "measured", "before", "now", "mark", ""):
-        result.add_column(name, justify="right" if name in ("now", "mark") else "left", overflow="fold")
+    for name in ("attack", "measured", "before", "now", "check", ""):
+        result.add_column(name, justify="right" if name in ("now", "check") else "left", overflow="fold")
     for index, each in enumerate(findings):
         is_last = index + 1 == len(findings) or findings[index + 1].attack != each.attack
         style = "bold red" if each.verdict == "MISSED" else ""
-        cells = (each.attack, each.measured, each.before, each.written, each.mark, each.verdict)
+        cells = (each.attack, each.measured, each.before, each.written, each.check, each.verdict)
         result.add_row(*cells, end_section=is_last, style=style)
     return result
 

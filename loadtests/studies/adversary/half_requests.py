@@ -18,7 +18,7 @@ PATIENCE_S = 60.0
 MOST_HEALTH_MS = 100.0
 
 
-def attempt(target: Target, sender: Sender, tell: Tell) -> list[Finding]:
+def run(target: Target, sender: Sender, tell: Tell) -> list[Finding]:
     """Opens them, and asks ``/health`` and for a completion over new connections while they are open."""
     tell(f"{NAME}: {NUM_CONNECTIONS:,} connections")
     opening = sender.open_half_requests(target.port, NUM_CONNECTIONS)
@@ -69,4 +69,4 @@ def _completion_status(target: Target) -> int:
         return NO_ANSWER
 
 
-ATTACK = Attack(NAME, 1, attempt)
+ATTACK = Attack(NAME, 1, run)

@@ -55,7 +55,7 @@ ODD_HEADERS = (
 """On a request that is right otherwise."""
 
 
-def attempt(target: Target, sender: Sender, tell: Tell) -> list[Finding]:
+def run(target: Target, sender: Sender, tell: Tell) -> list[Finding]:
     """Sends all of it, and as much that is right but for a few bytes."""
     tell(f"{NAME}: {NUM_MUTATED:,} requests with some wrong bytes")
     sent, before = list(_all(target)), _num_tracebacks(target)
@@ -115,4 +115,4 @@ def _mutated(data: bytes, rng: random.Random) -> bytes:
     return bytes(changed)
 
 
-ATTACK = Attack(NAME, 1, attempt)
+ATTACK = Attack(NAME, 1, run)

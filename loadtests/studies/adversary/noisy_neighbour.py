@@ -59,7 +59,7 @@ class _Part:
     statuses: Counter[int] = field(default_factory=Counter)
 
 
-def attempt(target: Target, sender: Sender, tell: Tell) -> list[Finding]:
+def run(target: Target, sender: Sender, tell: Tell) -> list[Finding]:
     """Runs all rounds, and then sends what is refused, and nothing else."""
     tell(f"{NAME}: capacity")
     capacity_rps = _capacity_rps(target)
@@ -192,4 +192,4 @@ def _finding(measured: str, now: float, at_most: float = float("inf"), *, unit: 
     return Finding(attack=NAME, measured=measured, now=now, at_most=at_most, unit=unit)
 
 
-ATTACK = Attack(NAME, NUM_ROUNDS + 2, attempt)
+ATTACK = Attack(NAME, NUM_ROUNDS + 2, run)

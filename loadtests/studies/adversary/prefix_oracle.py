@@ -29,7 +29,7 @@ SEED = 25
 PATIENCE_S = 60.0
 
 
-def attempt(target: Target, sender: Sender, tell: Tell) -> list[Finding]:
+def run(target: Target, sender: Sender, tell: Tell) -> list[Finding]:
     """Guesses all secrets, and some of the attacker's own."""
     with httpx.Client(base_url=target.running.url, timeout=PATIENCE_S) as http:
         oracle = _Oracle(http, target)
@@ -88,4 +88,4 @@ class _Oracle:
         return -cached_tokens, took_s
 
 
-ATTACK = Attack(NAME, 2, attempt)
+ATTACK = Attack(NAME, 2, run)

@@ -31,7 +31,7 @@ BLAMABLE: Mapping[str, Mapping[str, Any]] = {
 """What is in the body of each."""
 
 
-def attempt(target: Target, sender: Sender, tell: Tell) -> list[Finding]:
+def run(target: Target, sender: Sender, tell: Tell) -> list[Finding]:
     """Sends each many times, and clients that leave; what the gateways think of their replicas afterwards."""
     tell(NAME)
     before = read(target.running.url)
@@ -86,4 +86,4 @@ def _finding(measured: str, now: float, before: str = "") -> Finding:
     return Finding(attack=NAME, measured=measured, before=before, now=now, at_most=0)
 
 
-ATTACK = Attack(NAME, 1, attempt)
+ATTACK = Attack(NAME, 1, run)

@@ -45,7 +45,7 @@ def says_without_a_token(port: int) -> set[str]:
     return said - {"UNIMPLEMENTED"}
 
 
-def attempt(target: Target, sender: Sender, tell: Tell) -> list[Finding]:
+def run(target: Target, sender: Sender, tell: Tell) -> list[Finding]:
     """Calls every port of Ray's without a token, and every path of the API as somebody else."""
     tell(NAME)
     ports = sorted(set(rays_ports(target.running.pid)))
@@ -110,4 +110,4 @@ def _finding(measured: str, now: float, before: str = "", *, at_least: float | N
     return Finding(attack=NAME, measured=measured, before=before, now=now, at_most=0)
 
 
-ATTACK = Attack(NAME, 1, attempt)
+ATTACK = Attack(NAME, 1, run)

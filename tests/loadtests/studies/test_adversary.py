@@ -61,7 +61,7 @@ def test_every_body_is_one_that_a_gateway_reads_to_its_end(kind: str) -> None:
 
 
 @for_each(
-    ("finding", "mark", "verdict"),
+    ("finding", "check", "verdict"),
     [
         (Finding(attack="a", measured="m", now=1.0, at_most=2.0), "<= 2", "met"),
         (Finding(attack="a", measured="m", now=3.0, at_most=2.0), "<= 2", "MISSED"),
@@ -70,15 +70,15 @@ def test_every_body_is_one_that_a_gateway_reads_to_its_end(kind: str) -> None:
         (Finding(attack="a", measured="m", now=1.0), "", ""),
     ],
 )
-def test_a_number_is_held_against_its_mark(finding: Finding, mark: str, verdict: str) -> None:
-    assert (finding.mark, finding.verdict) == (mark, verdict)
+def test_a_number_is_held_against_its_check(finding: Finding, check: str, verdict: str) -> None:
+    assert (finding.check, finding.verdict) == (check, verdict)
 
 
 @for_each(
     ("numbers", "verdict"),
     [((1.0, 1.0), Verdict.PASS), ((1.0, 3.0), Verdict.FAIL), ((1.0, math.nan), Verdict.INVALID), ((), Verdict.INVALID)],
 )
-def test_all_marks_have_to_be_met_and_nothing_measured_proves_nothing(
+def test_all_checks_have_to_be_met_and_nothing_measured_proves_nothing(
     numbers: tuple[float, ...], verdict: Verdict
 ) -> None:
     assert verdict_of([Finding(attack="a", measured="m", now=each, at_most=2.0) for each in numbers]) is verdict
