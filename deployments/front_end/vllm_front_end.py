@@ -43,8 +43,8 @@ from deployments.front_end.dispatcher_client import DispatcherClient
 from deployments.front_end.endpoint import Endpoint
 from deployments.front_end.exchange import EXCHANGE, Exchange
 from deployments.front_end.pooling_endpoints import pooling_endpoints
-from deployments.openai.body import api_error_of
 from deployments.openai.errors import ApiError, anthropic_body, invalid
+from deployments.openai.validation import api_error_of
 from engines.contract import Adapter
 from policies.errors import ConfigError
 

@@ -18,7 +18,7 @@ from deployments.gateway.open_request import ServeOpenRequest
 from deployments.gateway.serve_host import ServeHost
 from deployments.gateway.tracing import FinishedRequest, Tracer
 from deployments.http.direct_request import DirectRequest, EventWriter, PushedEvents
-from deployments.openai.body import until_gone
+from deployments.http.json_body import until_gone
 from deployments.openai.errors import ApiError, error_of
 from deployments.openai.identity import TIME_LEFT_HEADER
 from deployments.openai.responses import Extra, OpenAiAnswer, read_all

@@ -38,7 +38,6 @@ from deployments.gateway.serve_host import ServeHost
 from deployments.gateway.tracing import Tracer
 from deployments.gateway.watches.policy_watch import PolicyWatch
 from deployments.http.rate_limits import NO_ACCOUNT, NoAccount, TenantAccount
-from deployments.openai.body import validated
 from deployments.openai.errors import ApiError, error_of, invalid
 from deployments.openai.event_ids import EventId, EventIds
 from deployments.openai.identity import Terms, terms_of, wants_latency_budget
@@ -47,6 +46,7 @@ from deployments.openai.responses import OpenAiAnswer
 from deployments.openai.terms import TermsFields
 from deployments.openai.token_requests import DetokenizeRequest, TokenizeRequest
 from deployments.openai.tokenization import PromptTokenizer, check_lengths, too_long
+from deployments.openai.validation import validated
 from deployments.scaling.scaler_client import NoScaler, ScalerClient
 from deployments.telemetry.metrics import GatewayMetrics
 from deployments.telemetry.refusals import RecentRefusals

@@ -28,12 +28,14 @@ from deployments.gateway.model_service import Asked, InGateway, ModelService
 from deployments.gateway.tracing import tracer_for
 from deployments.http.direct_request import DirectRequest
 from deployments.http.hot_routes import Handler as RouteHandler
+from deployments.http.json_body import declared_bytes, read_json
 from deployments.http.rate_limits import RateLimits
-from deployments.openai.body import read_body, read_json, validated
 from deployments.openai.errors import ApiError, anthropic_body, internal_error, invalid, retry_after
 from deployments.openai.identity import tenant_of
 from deployments.openai.terms import TermsFields
 from deployments.openai.token_requests import DetokenizeRequest, TokenizeRequest
+from deployments.openai.tokenization import check_conversation
+from deployments.openai.validation import validated
 from deployments.telemetry.refusals import RecentRefusals
 from deployments.telemetry.service_metrics import ServiceMetrics
 from deployments.tenants import Tenant, Tenants, tenants_of
@@ -293,6 +295,7 @@ class OpenAIService:
     async def tokenize(self, request: Request) -> Response:
         """Token ids of a text or a conversation, as the engine would get them."""
         asked = await self._read(request)
+        check_conversation(asked.fields)
         body, tenant = validated(TokenizeRequest, asked.fields), asked.tenant
         return await self._named_or_only(body.model, tenant).model.tokenize(body, tenant)
 
@@ -364,9 +367,9 @@ class OpenAIService:
         budget = LatencyBudget(self._clock.now_s)
         tenant = tenant_of(request, self._tenants)
         account = self._limits.account_of(tenant, self._config.replicas)
-        account.check_in()
+        account.check_in(declared := declared_bytes(request, self._config.max_body_bytes))
         fields, digest, num_bytes = await read_json(request, self._config.max_body_bytes)
-        account.take_bytes(num_bytes)
+        account.take_bytes(num_bytes - declared)
         return Asked(fields=fields, digest=digest, tenant=tenant, budget=budget, account=account)
 
     async def _read_as_loader(self, request: Request, body: type[Body]) -> Body:
@@ -374,7 +377,7 @@ class OpenAIService:
         if not tenant_of(request, self._tenants).may_load_adapters:
             message = "adapters are loaded by tenants with may_load_adapters alone (gateway.tenants)"
             raise ApiError(403, message, "adapters_not_allowed")
-        return await read_body(request, body, self._config.max_body_bytes)
+        return validated(body, (await read_json(request, self._config.max_body_bytes)).fields)
 
     async def _asked_for(self, asked: Asked) -> tuple[ModelService, Asked]:
         """The model that a request is for, and the request with the adapter that it names.

@@ -60,7 +60,7 @@ NO_USAGE = NoUsage()
 class NoAccount:
     """Of a tenant without limits."""
 
-    def check_in(self) -> None:
+    def check_in(self, num_bytes: int) -> None:
         """It may come."""
 
     def take_bytes(self, num_bytes: int) -> None:
@@ -103,20 +103,24 @@ class TenantAccount:
         self._most_at_a_time = math.inf if most is None else max(1, most // num_gateways)
         self._num_open = 0
 
-    def check_in(self) -> None:
+    def check_in(self, num_bytes: int) -> None:
         """A request has come, of which the headers are read.
+
+        Args:
+            num_bytes: That it says it has; they count at once, as others may come while they do.
 
         Raises:
             ApiError: 429, it is one too many, or the bytes or tokens are used up.
         """
         self._require(REQUESTS, 1.0)
-        for what in (TOKENS, BYTES):
-            self._require(what, 0.0)
+        self._require(TOKENS, 0.0)
+        self._require(BYTES, num_bytes)
         self._require_place()
         self._take(REQUESTS, 1.0)
+        self._take(BYTES, num_bytes)
 
     def take_bytes(self, num_bytes: int) -> None:
-        """Its body has so many."""
+        """Its body has so many more than it has said."""
         self._take(BYTES, num_bytes)
 
     def begin(self, prompt_tokens: int) -> Usage:

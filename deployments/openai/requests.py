@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from deployments.openai.body import Unserved
 from deployments.openai.errors import invalid
 from deployments.openai.structured_output import ResponseFormat, StructuredOutputs, structured_output_of
 from deployments.openai.terms import TermsFields, Text
+from deployments.openai.validation import Unserved
 from engines.contract import Sampling
 
 TokenId = Annotated[int, Field(strict=True, ge=0, lt=1 << 31)]

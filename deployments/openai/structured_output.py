@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from deployments.openai.body import Unserved
+from deployments.openai.validation import Unserved
 from engines.contract import StructuredOutput
 
 NotEmpty = Annotated[str, Field(strict=True, min_length=1)]

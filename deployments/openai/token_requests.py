@@ -4,9 +4,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from deployments.openai.body import Unserved
 from deployments.openai.requests import Message, TokenId
 from deployments.openai.terms import Text
+from deployments.openai.validation import Unserved
 
 
 class TokenizeRequest(BaseModel):

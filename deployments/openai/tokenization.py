@@ -13,11 +13,13 @@ from deployments.openai.errors import ApiError, invalid
 
 LONG_TEXT_CHARACTERS, MANY_MESSAGES = 20_000, 200
 """A longer text or conversation is tokenized in a thread, so that it does not hold up other requests' tokens."""
+MOST_MESSAGES = 2_048
+"""Of a conversation, with the parts of their contents: each takes a gateway two microseconds, and a dozen objects."""
 NUM_THREADS, MOST_WAITING = 2, 64
 """Of a model in a gateway; of one tenant's texts and conversations, that wait for one."""
-LIKELY_CHARACTERS = 8
-"""Of a token, at the most: of a text that has more for each token that fits, a part is tokenized first."""
-TOO_MANY_TIMES = 2
+FIRST_CHARACTERS = 2
+"""For each token that fits: so much of a longer text is tokenized first, and then four times as much."""
+TOO_MANY_TIMES = 1.25
 """Who has so many times the tokens that fit in a part of its text has too many in all of it, wherever that is cut."""
 PLAIN_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
 """Names under which transformers saves a tokenizer that is all in ``tokenizer.json``."""
@@ -41,6 +43,7 @@ class PromptTokenizer:
         self.vocabulary_tokens = len(self._tokenizer)
         self._encode_text = _encoder(self._tokenizer)
         self._encode_beside = _encoder_beside(self._tokenizer)
+        self._count_beside = _counter_beside(self._tokenizer)
         self._threads = FairThreads(NUM_THREADS, MOST_WAITING)
 
     async def encode(
@@ -111,9 +114,9 @@ class PromptTokenizer:
 
     def _encode_long(self, text: str, add_special_tokens: bool, most_tokens: int) -> list[int]:
         """In a thread: a part of what may be too long first, and four times as much where that has few tokens."""
-        num_characters = LIKELY_CHARACTERS * most_tokens
+        num_characters = FIRST_CHARACTERS * most_tokens
         while 0 < num_characters < len(text):
-            num_tokens = len(self._encode_beside(text[:num_characters], False))
+            num_tokens = self._count_beside(text[:num_characters])
             if num_tokens > TOO_MANY_TIMES * most_tokens:
                 raise too_long(most_tokens, f"the first {num_characters} characters of {len(text)} are {num_tokens}")
             num_characters *= 4
@@ -125,9 +128,26 @@ def too_long(context_tokens: int, said: str, param: str = "prompt") -> ApiError:
     return invalid(f"the context is {context_tokens} tokens; {said}", param, "context_length_exceeded")
 
 
+def check_conversation(fields: Any) -> None:
+    """Refuses one of too many messages before each is looked at, which takes a gateway longer than all the rest.
+
+    Args:
+        fields: What a body says.
+
+    Raises:
+        ApiError: 400, it has more than are taken.
+    """
+    messages = fields.get("messages") if isinstance(fields, dict) else None
+    if not isinstance(messages, list):
+        return
+    contents = (each.get("content") for each in messages if isinstance(each, dict))
+    number = len(messages) + sum(len(each) for each in contents if isinstance(each, list))
+    if number > MOST_MESSAGES:
+        raise invalid(f"{number} messages, and parts of messages; at most {MOST_MESSAGES} are taken", "messages")
+
+
 def check_lengths(fields: Any, context_tokens: int, vocabulary_tokens: int) -> None:
-    """Refuses lists that have too many entries for any engine before each entry is looked at, which takes a gateway
-    longer than all the rest.
+    """Refuses lists that have too many entries for any engine, likewise.
 
     Args:
         fields: What a body says.
@@ -137,12 +157,12 @@ def check_lengths(fields: Any, context_tokens: int, vocabulary_tokens: int) -> N
     Raises:
         ApiError: 400, naming the field.
     """
+    check_conversation(fields)
     if not isinstance(fields, dict) or not context_tokens:
         return
-    for name in ("prompt", "messages"):
-        entries = fields.get(name)
-        if isinstance(entries, list) and len(entries) > context_tokens:
-            raise too_long(context_tokens, f"{name} has {len(entries)} entries", name)
+    prompt = fields.get("prompt")
+    if isinstance(prompt, list) and len(prompt) > context_tokens:
+        raise too_long(context_tokens, f"prompt has {len(prompt)} entries", "prompt")
     for name in ("logit_bias", "allowed_token_ids", "stop_token_ids", "bad_words"):
         entries = fields.get(name)
         if isinstance(entries, list | dict) and len(entries) > vocabulary_tokens:
@@ -167,6 +187,14 @@ def _encoder_beside(tokenizer: Any) -> Encoder:
     if rust is None:
         return _encoder(tokenizer)
     return lambda text, specials: rust.encode_batch_fast([text], add_special_tokens=specials)[0].ids
+
+
+def _counter_beside(tokenizer: Any) -> Callable[[str], int]:
+    """How many ids there are, likewise; none is made, which takes Python's lock."""
+    rust = _plain_rust(tokenizer)
+    if rust is None:
+        return lambda text: len(tokenizer.encode(text, add_special_tokens=False))
+    return lambda text: len(rust.encode_batch_fast([text], add_special_tokens=False)[0])
 
 
 def _plain_rust(tokenizer: Any) -> Any:

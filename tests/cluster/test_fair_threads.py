@@ -1,6 +1,8 @@
 """Tenants take turns at a few threads, whatever becomes of their work."""
 
 import asyncio
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 
@@ -8,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.fair_threads import FairThreads, TooMuchWaits
+from cluster.fair_threads import NICENESS, FairThreads, TooMuchWaits
 
 MOST_WAITING = 20
+linux_alone = pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
 
 
 class Thread:
@@ -159,3 +162,11 @@ def test_between_two_turns_of_a_tenant_every_other_that_waits_has_one(tenants: l
         if tenant in order[place + 1 :]:
             between = order[place + 1 : order.index(tenant, place + 1)]
             assert set(between) >= set(order[place + 1 :]) - {tenant}
+
+
+@linux_alone
+async def test_the_threads_give_way_to_all_others() -> None:
+    def niceness() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    assert await FairThreads(1, MOST_WAITING).run("any", niceness) == min(19, niceness() + NICENESS)

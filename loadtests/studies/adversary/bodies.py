@@ -47,6 +47,20 @@ def _many_messages(model: str) -> bytes:
     return _json(model, messages=[{"role": "user", "content": "a"}] * 30_000)
 
 
+def _many_parts(model: str) -> bytes:
+    return _json(model, messages=[{"role": "user", "content": [{"type": "text", "text": "a"}] * 30_000}])
+
+
+def _filled_with(value: bytes) -> Body:
+    """A list of such values, as many as a body may have, in a field that nobody knows."""
+
+    def body(model: str) -> bytes:
+        number = (8 * MIB - 4096) // (len(value) + 1)
+        return _json(model, prompt="a")[:-1] + b', "more": [' + b",".join([value] * number) + b"]}"
+
+    return body
+
+
 def _long_stops(model: str) -> bytes:
     return _json(model, prompt="a", stop=["x" * 250_000] * 4)
 
@@ -71,6 +85,10 @@ DEAR: Mapping[str, tuple[str, Body]] = {
     "1 MiB to count": ("/tokenize", _long_prompt),
     "500,000 token ids": ("/v1/completions", _token_ids),
     "30,000 messages": ("/v1/chat/completions", _many_messages),
+    "30,000 parts of a message": ("/v1/chat/completions", _many_parts),
+    "8 MiB of fractions": ("/v1/completions", _filled_with(b"1.2345678901234567e-300")),
+    "8 MiB of lists": ("/v1/completions", _filled_with(b"[[[[[]]]]]")),
+    "8 MiB of objects": ("/v1/completions", _filled_with(b'{"a":{}}')),
     "four stops of 250 kB": ("/v1/completions", _long_stops),
     "50,000 biases": ("/v1/completions", _logit_bias),
     "200,000 brackets": ("/v1/completions", _nested),

@@ -39,7 +39,7 @@ def an_account(clock: Clock | None = None, num_gateways: int = 1, **limits: int)
 
 def refusal_of(account: TenantAccount) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        account.check_in()
+        account.check_in(0)
     assert (caught.value.status, caught.value.code) == (429, "rate_limit_exceeded")
     return caught.value
 
@@ -48,7 +48,7 @@ def test_requests_are_counted_and_come_back_with_time() -> None:
     clock = Clock()
     account = an_account(clock, requests_per_min=3)
     for _ in range(3):
-        account.check_in()
+        account.check_in(0)
 
     error = refusal_of(account)
 
@@ -57,13 +57,13 @@ def test_requests_are_counted_and_come_back_with_time() -> None:
     assert error.headers["x-ratelimit-remaining-requests"] == "0"
     assert error.headers["x-ratelimit-reset-requests"] == "1m0s"
     clock.time_s = 20.0
-    account.check_in()
+    account.check_in(0)
 
 
 def test_a_prompts_tokens_are_taken_before_it_is_dispatched_and_those_of_the_answer_when_it_has_ended() -> None:
     clock = Clock()
     account = an_account(clock, tokens_per_min=600)
-    account.check_in()
+    account.check_in(0)
     usage = account.begin(100)
     assert usage.headers["x-ratelimit-remaining-tokens"] == "500"
 
@@ -71,7 +71,7 @@ def test_a_prompts_tokens_are_taken_before_it_is_dispatched_and_those_of_the_ans
 
     assert refusal_of(account).retry_after_s == pytest.approx(20.1)
     clock.time_s = 20.1
-    account.check_in()
+    account.check_in(0)
 
 
 def test_a_prompt_that_is_longer_than_what_is_left_is_refused_and_one_longer_than_all_waits_for_all() -> None:
@@ -86,31 +86,44 @@ def test_a_prompt_that_is_longer_than_what_is_left_is_refused_and_one_longer_tha
     clock.time_s = 239.9
     refusal_of(account)
     clock.time_s = 241.0
-    account.check_in()
+    account.check_in(0)
 
 
-def test_bytes_are_counted_when_they_are_read() -> None:
+def test_bytes_that_were_not_declared_are_counted_when_they_are_read() -> None:
     account = an_account(bytes_per_min=1_000)
-    account.check_in()
+    account.check_in(0)
     account.take_bytes(1_000)
     assert "bytes a minute" in refusal_of(account).message
 
 
+def test_bytes_that_were_declared_are_counted_before_they_come() -> None:
+    clock = Clock()
+    account = an_account(clock, bytes_per_min=1_200)
+    account.check_in(800)
+    with pytest.raises(ApiError, match="bytes a minute") as caught:
+        account.check_in(800)
+    assert caught.value.retry_after_s == pytest.approx(20.0)
+    account.check_in(400)
+    clock.time_s = 60.0
+    account.check_in(5_000)
+    assert refusal_of(account).retry_after_s == pytest.approx(190.05)
+
+
 def test_no_more_requests_are_under_way_at_a_time() -> None:
     account = an_account(concurrent_requests=1)
-    account.check_in()
+    account.check_in(0)
     usage = account.begin(10)
     assert refusal_of(account).retry_after_s == 1.0
 
     usage.end(output_tokens=1)
 
-    account.check_in()
+    account.check_in(0)
 
 
 def test_those_that_were_read_at_the_same_time_are_counted_when_they_are_dispatched() -> None:
     account = an_account(concurrent_requests=2)
     for _ in range(5):
-        account.check_in()
+        account.check_in(0)
     usages = [account.begin(1) for _ in range(2)]
     with pytest.raises(ApiError, match="2 requests at a time"):
         account.begin(1)
@@ -126,11 +139,11 @@ def test_those_that_were_read_at_the_same_time_are_counted_when_they_are_dispatc
 
 def test_each_gateway_has_its_part_and_one_request_at_a_time_at_least() -> None:
     account = an_account(num_gateways=4, requests_per_min=8, concurrent_requests=2)
-    account.check_in()
+    account.check_in(0)
     account.begin(1)
     assert "2 requests at a time" in refusal_of(account).message
     account.end(1)
-    account.check_in()
+    account.check_in(0)
     assert "2 requests a minute at this gateway" in refusal_of(account).message
 
 
@@ -154,7 +167,7 @@ def test_in_no_minute_more_come_in_than_twice_the_limit_and_over_long_no_more_th
     for pause_s in pauses_s:
         clock.time_s += pause_s
         try:
-            account.check_in()
+            account.check_in(0)
         except ApiError:
             continue
         times_s.append(clock.time_s)

@@ -6,7 +6,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from deployments.openai.body import api_error_of
 from deployments.openai.errors import ApiError
 from deployments.openai.requests import (
     UNSERVED,
@@ -16,6 +15,7 @@ from deployments.openai.requests import (
     SamplingFields,
 )
 from deployments.openai.token_requests import TokenizeRequest
+from deployments.openai.validation import api_error_of
 from engines.contract import Sampling, StructuredOutput
 from tests.tables import for_each
 

@@ -11,6 +11,7 @@ from deployments.openai.errors import ApiError
 from deployments.openai.tokenization import (
     LONG_TEXT_CHARACTERS,
     MANY_MESSAGES,
+    MOST_MESSAGES,
     MOST_WAITING,
     NUM_THREADS,
     PromptTokenizer,
@@ -71,22 +72,23 @@ async def test_other_requests_go_on_while_a_long_text_is_tokenized() -> None:
 
 async def test_of_a_text_that_can_not_fit_a_part_is_tokenized() -> None:
     tokenizer, seen = PromptTokenizer(str(MODEL)), list[int]()
-    encode = tokenizer._encode_beside
+    count = tokenizer._count_beside
 
-    def watched(text: str, specials: bool) -> list[int]:
+    def watched(text: str) -> int:
         seen.append(len(text))
-        return encode(text, specials)
+        return count(text)
 
-    tokenizer._encode_beside = watched
+    tokenizer._count_beside = watched
     with pytest.raises(ApiError, match="the context is 1000 tokens") as caught:
         await tokenizer.encode("lane " * 1_000_000, most_tokens=1000)
 
     assert (caught.value.status, caught.value.code) == (400, "context_length_exceeded")
-    assert sum(seen) <= 40_000, "eight characters for each token that fits, or four times as many"
+    assert sum(seen) <= 10_000, "two characters for each token that fits, and four times as many"
 
 
 async def test_a_text_of_long_tokens_is_not_taken_for_too_long() -> None:
     tokenizer = PromptTokenizer(str(MODEL))
+    tokenizer._count_beside = lambda text: len(text) // 100
     tokenizer._encode_beside = lambda text, specials: [7] * (len(text) // 100)
 
     assert len(await tokenizer.encode("x" * 90_000, most_tokens=1000)) == 900
@@ -117,7 +119,9 @@ async def test_more_of_a_tenants_long_texts_than_may_wait_are_refused() -> None:
     ("fields", "param"),
     [
         ({"prompt": [7] * 101}, "prompt"),
-        ({"messages": [{}] * 101}, "messages"),
+        ({"messages": [{}] * (MOST_MESSAGES + 1)}, "messages"),
+        ({"messages": [{"content": [{}] * MOST_MESSAGES}]}, "messages"),
+        ({"messages": [{"content": "x"}, 7, {"content": [{}] * (MOST_MESSAGES - 3)}]}, None),
         ({"logit_bias": dict.fromkeys(range(201), 1)}, "logit_bias"),
         ({"allowed_token_ids": [1] * 201}, "allowed_token_ids"),
         ({"prompt": [7] * 100, "logit_bias": dict.fromkeys(range(200), 1)}, None),
@@ -132,7 +136,12 @@ def test_lists_that_no_engine_can_take_are_refused_unread(fields: Any, param: st
     with pytest.raises(ApiError) as caught:
         check_lengths(fields, 100, 200)
     assert (caught.value.status, caught.value.param) == (400, param)
-    check_lengths(fields, 0, 200)
+
+
+def test_nothing_but_a_conversation_is_refused_while_the_context_is_not_known() -> None:
+    check_lengths({"prompt": [7] * 1_000, "logit_bias": dict.fromkeys(range(1_000), 1)}, 0, 200)
+    with pytest.raises(ApiError, match="2049 messages"):
+        check_lengths({"messages": [{}] * (MOST_MESSAGES + 1)}, 0, 200)
 
 
 def test_a_gateway_with_a_plain_tokenizer_does_not_load_torch() -> None:

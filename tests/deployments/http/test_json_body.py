@@ -4,10 +4,14 @@ from typing import Any
 
 import pytest
 from fastapi import Request
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from deployments.openai.body import read_body
+from deployments.http import json_body
+from deployments.http.json_body import MOST_VALUES, PLAIN_BYTES, declared_bytes, read_json
 from deployments.openai.errors import ApiError
+from deployments.openai.validation import validated
 from tests.tables import for_each
 
 MAX_BYTES = 1000
@@ -40,7 +44,7 @@ class Client:
         return {"type": "http.request", "body": next(self._parts), "more_body": self._left > 0}
 
     async def orders(self, max_bytes: int = MAX_BYTES) -> Order:
-        return await read_body(self.request, Order, max_bytes)
+        return validated(Order, (await read_json(self.request, max_bytes)).fields)
 
 
 async def refusal(client: Client, max_bytes: int = MAX_BYTES) -> ApiError:
@@ -103,11 +107,71 @@ async def test_json_that_is_no_object_is_refused(body: bytes) -> None:
     assert error.message.startswith("body: ")
 
 
-async def test_a_missing_field_is_named() -> None:
-    error = await refusal(Client(b"{}"))
-    assert (error.status, error.code, error.param) == (400, "missing_required_parameter", "dish")
+# -- long bodies ------------------------------------------------------------------------------------------------------
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(), inner, max_size=5),
+    max_leaves=20,
+)
 
 
-async def test_a_wrong_field_is_named() -> None:
-    error = await refusal(Client(b'{"dish": "soup", "number": "many"}'))
-    assert (error.status, error.code, error.param) == (400, "invalid_value", "number")
+async def said_by(body: bytes) -> Any:
+    return (await read_json(Client(body).request, max_bytes=1 << 24)).fields
+
+
+@given(fields=st.dictionaries(st.text(), JSON, max_size=5))
+async def test_a_long_body_says_what_it_would_say_if_it_were_short(fields: dict[str, Any]) -> None:
+    said = json.dumps(fields, ensure_ascii=False).encode()
+    assert await said_by(said) == await said_by(said + b" " * PLAIN_BYTES) == fields
+
+
+def number_of_values(said: Any) -> int:
+    if isinstance(said, dict):
+        return 8 + sum(8 + number_of_values(each) for each in said.values())
+    if isinstance(said, list):
+        return 8 + sum(map(number_of_values, said))
+    return 1 if said is None or isinstance(said, int) else 8
+
+
+@given(said=JSON, indent=st.sampled_from([None, 1]))
+async def test_what_is_in_texts_counts_for_nothing_and_all_else_for_what_it_is(said: Any, indent: int | None) -> None:
+    written = json.dumps(said, indent=indent).encode()
+    assert json_body._num_values(written) >= number_of_values(said) - 8
+
+
+@for_each(
+    "value",
+    [b"1.2345678901234567e-300", b"[[[[[]]]]]", b"{}", b'"ab"', b'{"\\\\\\"": 1}', b"7"],
+    ids=["fractions", "lists", "objects", "texts", "odd_keys", "numbers"],
+)
+async def test_a_long_body_of_too_many_values_is_refused_unread(value: bytes) -> None:
+    number = MOST_VALUES if value == b"7" else MOST_VALUES // 8
+    with pytest.raises(ApiError) as caught:
+        await said_by(b'{"dish": "soup", "more": [' + b",".join([value] * (number + 1)) + b"]}")
+    assert (caught.value.status, caught.value.code, caught.value.param) == (400, "invalid_value", "more")
+
+
+@for_each(
+    "value", [json.dumps('a, "list": [[1.5, {}]]\\\n' * 100_000), json.dumps([7] * 600_000)], ids=["text", "token_ids"]
+)
+async def test_a_long_text_and_as_many_token_ids_as_models_take_are_read(value: str) -> None:
+    assert await said_by(b'{"prompt": ' + value.encode() + b"}") == {"prompt": json.loads(value)}
+
+
+async def test_a_long_body_that_is_no_object_is_refused() -> None:
+    with pytest.raises(ApiError, match="Expected `object`, got `array`"):
+        await said_by(b"[" + b"7, " * PLAIN_BYTES + b"7]")
+
+
+@for_each("fraction", ["1e999", "-1e999"])
+async def test_a_fraction_that_is_out_of_range_is_no_number(fraction: str) -> None:
+    error = await refusal(Client(b'{"number": ' + fraction.encode() + b"}"))
+    assert (error.status, error.code) == (400, "invalid_json")
+    assert "out of range" in error.message
+
+
+@for_each(("header", "num_bytes"), [("12", 12), ("5000", MAX_BYTES), ("many", 0), ("\u00b2", 0), ("-1", 0), ("", 0)])
+def test_a_body_is_as_long_as_it_says_as_far_as_it_is_read(header: str, num_bytes: int) -> None:
+    request = Request({"type": "http", "headers": [(b"content-length", header.encode("latin-1"))]})
+    assert declared_bytes(request, MAX_BYTES) == num_bytes
