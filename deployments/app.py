@@ -22,7 +22,7 @@ from deployments.replica.emulation import check_engines
 from deployments.replica.placement import placement_of, where
 from deployments.replica.replicas import EngineReplica
 from deployments.scaling.scaler_actor import scaler_actors
-from deployments.tenants import tenants_of
+from deployments.tenants.tenants_file import tenants_of
 from deployments.wire.cluster_authentication import check_cluster_authentication
 from policies.catalog import CATALOG
 from policies.errors import ConfigError

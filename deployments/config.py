@@ -653,8 +653,8 @@ class GatewayConfig(_Strict):
             engines' KV block. Shorter blocks find more and cost more.
         seed: Of all random streams; each of several gateway replicas mixes in its own id.
         tenants: Who may use the deployment: a YAML file, absolute or relative to the application's folder, or
-            ``env:NAME`` for a variable of the environment that holds the YAML (:mod:`deployments.tenants`). Anybody
-            may when not given.
+            ``env:NAME`` for a variable of the environment that holds the YAML; see
+            :mod:`deployments.tenants.tenants_file`. Anybody may when not given.
         response_cache: Answers to greedy requests that are kept for equal ones; none are when not given.
         vllm_front_end: vLLM's OpenAI layer in each gateway, at the price of about 400 MB: tools, several choices,
             batches of prompts, ``echo``, reasoning; those are refused when not given. What the gateway's own layer

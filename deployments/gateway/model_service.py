@@ -50,7 +50,7 @@ from deployments.openai.validation import validated
 from deployments.scaling.scaler_client import NoScaler, ScalerClient
 from deployments.telemetry.metrics import GatewayMetrics
 from deployments.telemetry.refusals import RecentRefusals
-from deployments.tenants import Tenant
+from deployments.tenants.tenants import Tenant
 from deployments.wire.attempt_call import NO_KEEPING, AnswerKeeping
 from deployments.wire.fleet_registry import SeenReplica
 from deployments.wire.seen_fleet import SeenFleet

@@ -38,7 +38,8 @@ from deployments.openai.tokenization import check_conversation
 from deployments.openai.validation import validated
 from deployments.telemetry.refusals import RecentRefusals
 from deployments.telemetry.service_metrics import ServiceMetrics
-from deployments.tenants import Tenant, Tenants, tenants_of
+from deployments.tenants.tenants import Tenant, Tenants
+from deployments.tenants.tenants_file import tenants_of
 from deployments.wire.fleet_registry import REGISTRY
 from engines.contract import NO_ADAPTER, Adapter
 from policies.errors import ConfigError, RequestInvalid

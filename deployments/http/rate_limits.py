@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from cluster.config.terms import NO_LIMITS, LimitsConfig
 from deployments.openai.errors import ApiError
-from deployments.tenants import Tenant
+from deployments.tenants.tenants import Tenant
 from policies.admission.bucket import Bucket
 
 CODE = "rate_limit_exceeded"

@@ -11,7 +11,7 @@ from fastapi import Request
 from cluster.clock import unix_s
 from deployments.openai.errors import NO_RETRY, ApiError, invalid
 from deployments.openai.terms import MAX_TIMEOUT_S, TermsFields
-from deployments.tenants import Tenant, Tenants
+from deployments.tenants.tenants import Tenant, Tenants
 from policies.decisions import Reason
 from policies.views import Priority
 

@@ -9,6 +9,7 @@ from deployments.gateway.gateway import app
 from deployments.gateway.model_service import GATEWAY_HEADER
 from deployments.gateway.open_request import LANE_HEADER
 from deployments.gateway.otlp import PARENT_HEADER
+from deployments.http.json_body import DEAR_VALUES, MOST_VALUES, PLAIN_BYTES
 from deployments.http.rate_limits import CODE as RATE_LIMIT_CODE
 from deployments.openai.errors import NO_RETRY, VERDICTS
 from deployments.openai.event_ids import LAST_EVENT_HEADER
@@ -27,6 +28,7 @@ from deployments.openai.identity import (
 )
 from deployments.openai.requests import UNSERVED, ChatRequest, CompletionRequest
 from deployments.openai.token_requests import TokenizeRequest
+from deployments.openai.tokenization import MOST_MESSAGES
 from deployments.reference.docstrings import summary_of
 from deployments.reference.markdown import code, from_docstring, literal, page, table
 from deployments.reference.schemas import Schema
@@ -85,6 +87,14 @@ OF_THE_GATEWAY: tuple[tuple[int, str, str, str], ...] = (
     (400, "invalid_json", "the body is not JSON", "change it"),
     (400, "missing_required_parameter", "a field is missing; `param` names it", "add it"),
     (400, "invalid_value", "a field or header has the wrong type or range; `param` names it", "change it"),
+    (
+        400,
+        "invalid_value",
+        f"a body over {PLAIN_BYTES // 1024} KiB has more than {MOST_VALUES:,} values beside its texts (a list, an "
+        f"object, a fraction or a text in one of them counts as {DEAR_VALUES}), or a conversation more than "
+        f"{MOST_MESSAGES:,} messages and parts of messages",
+        "send less",
+    ),
     (400, "unsupported_value", "a field that is known and not served", "leave it out"),
     (400, "context_length_exceeded", "prompt and `max_tokens` together exceed the context", "send or ask for less"),
     (401, "invalid_api_key", "the deployment has tenants, and the key is missing or none of theirs", "change the key"),

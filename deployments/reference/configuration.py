@@ -31,7 +31,7 @@ from deployments.reference.markdown import code, from_docstring, page
 from deployments.reference.schemas import Schema
 from deployments.replica.emulation import EmulatedArgs
 from deployments.replica.engine_versions import Canary, EngineVersions
-from deployments.tenants import TenantEntry
+from deployments.tenants.tenants_file import TenantEntry, TokensEntry
 
 INTRODUCTION = """
 What may stand under `args` of the application in a Serve config file; `deployments/configs/` has examples. All of
@@ -62,6 +62,7 @@ SECTIONS_OF_ARGS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("`policies.lanes.lanes`", LaneConfig),
     ("A range of tokens", TokenRangeConfig),
     ("The file of tenants", TenantEntry),
+    ("Its `tokens`", TokensEntry),
     ("A tenant's `quota`", QuotaConfig),
 )
 FROM_POOLS = frozenset({"max_num_seqs"})

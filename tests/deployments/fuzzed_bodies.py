@@ -99,10 +99,14 @@ def short(body: Any) -> Any:
     return body
 
 
+def posted(http: httpx.Client, path: str, body: Any) -> httpx.Response:
+    """The answer to a body."""
+    return http.post(path, content=json.dumps(body), headers={"content-type": "application/json"})
+
+
 def send(http: httpx.Client, path: str, body: Any) -> None:
     """Sends a body and checks that the answer is a result, or an error in OpenAI's shape that names the field."""
-    answer = http.post(path, content=json.dumps(body), headers={"content-type": "application/json"})
-
+    answer = posted(http, path, body)
     if answer.status_code == 200:
         assert_result(answer)
         return

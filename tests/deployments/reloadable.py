@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from deployments.reload import check_rest, in_place
-from deployments.tenants import new_key
+from deployments.tenants.keys import new_key
 from deployments.wire.serve_internals import deploy_document
 from tests.deployments.live_cluster import START_PATIENCE_S, Live, RayNodes, emulated_args, replicas_of
 from tests.engines.emulated_engines import ensure_tokenizer

@@ -14,7 +14,7 @@ from cluster.event_log.frames import CLOSED, LogReader
 from cluster.event_log.replay import replay
 from deployments.config import validated
 from deployments.gateway.service import OpenAIService
-from deployments.tenants import new_key
+from deployments.tenants.keys import new_key
 from deployments.wire.fleet_registry import FleetRegistry, SeenReplica
 from policies import ConfigError, RequestView
 from tests.deployments.host_dialogue import Handle, an_engine_request

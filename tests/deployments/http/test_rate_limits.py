@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from cluster.config.terms import LimitsConfig
 from deployments.http.rate_limits import NO_ACCOUNT, RateLimits, TenantAccount, duration
 from deployments.openai.errors import ApiError
-from deployments.tenants import Tenant
+from deployments.tenants.tenants import Tenant
 from policies import Priority
 from tests.deployments.gateway_in_process import gateway_in_process
 from tests.tables import for_each

@@ -12,7 +12,7 @@ import yaml
 from openai import AsyncOpenAI, NotFoundError, OpenAI
 
 from deployments.config import ROOT
-from deployments.tenants import new_key
+from deployments.tenants.keys import new_key
 from deployments.wire.serve_internals import deploy_document
 from tests.deployments.adapters.stores import bucket_of
 from tests.deployments.live_cluster import START_PATIENCE_S, Live, RayNodes, in_ray, replicas_of

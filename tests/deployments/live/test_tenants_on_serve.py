@@ -6,7 +6,7 @@ from typing import Any
 import openai
 import pytest
 
-from deployments.tenants import new_key
+from deployments.tenants.keys import new_key
 from policies import Reason
 from tests.deployments.live_cluster import Live
 from tests.deployments.reloadable import KEYS, Reloadable, write_tenants

@@ -26,7 +26,7 @@ from deployments.http.rate_limits import NO_USAGE, NoUsage
 from deployments.openai.errors import ApiError
 from deployments.openai.identity import cache_salt_of, tenant_of, terms_of
 from deployments.openai.requests import CompletionRequest
-from deployments.tenants import ANYBODY, Tenant, Tenants
+from deployments.tenants.tenants import ANYBODY, Tenant, Tenants
 from deployments.wire.attempt_call import AnswerKeeping
 from deployments.wire.fleet_registry import FleetRegistry
 from engines.contract import EngineRequest
@@ -401,7 +401,8 @@ WORDS = (
     b" ",
 )
 values = st.binary(max_size=200) | st.lists(st.sampled_from(WORDS), max_size=3).map(b"".join)
-KEYED = Tenants([(sha256(b"shop").digest(), Tenant(name="shop", max_priority=Priority.STANDARD))])
+SHOP = Tenant(name="shop", max_priority=Priority.STANDARD)
+KEYED = Tenants([SHOP], {sha256(b"shop").digest(): SHOP})
 BODY = CompletionRequest(model="tiny", prompt="a")
 
 

@@ -13,10 +13,14 @@ from cluster.config.terms import LimitsConfig
 from deployments import launch
 from deployments.app import build
 from deployments.config import ROOT, validated
-from deployments.tenants import ANYBODY, Tenant, Tenants, load_tenants, main, new_key
+from deployments.tenants.__main__ import main
+from deployments.tenants.keys import new_key
+from deployments.tenants.tenants import ANYBODY, Tenant, Tenants
+from deployments.tenants.tenants_file import load_tenants
 from policies import Priority, Quota, TenantTerms
 from policies.errors import ConfigError
 from tests.deployments.app_args import args, error_of
+from tests.deployments.tenants.web_tokens import AUDIENCE, ISSUER, Provider
 from tests.tables import for_each
 
 EXAMPLE = ROOT / "deployments" / "configs" / "tenants.example.yaml"
@@ -93,6 +97,27 @@ def test_policies_are_told_of_those_about_whom_there_is_something_to_tell(tmp_pa
     assert ANYBODY.terms == {}
 
 
+def test_a_token_finds_the_tenant_that_it_names_with_a_key_of_its_own_or_without(tmp_path: Path) -> None:
+    provider, file = Provider(), tmp_path / "tenants.yaml"
+    jwks = provider.publish(tmp_path / "jwks.json")
+    tokens = {"issuer": ISSUER, "audience": AUDIENCE, "jwks": str(jwks), "tenant_claim": "tenant"}
+    named_alone = {"name": "lab", "models": ["llama"], "weight": 2}
+    file.write_text(yaml.safe_dump({"tenants": [an_entry("shop", "one"), named_alone], "tokens": tokens}))
+    found = load_tenants(str(file))
+
+    assert (
+        found.of_key(provider.token(tenant="shop"))
+        == found.of_key(b"one")
+        == Tenant(name="shop", max_priority=Priority.STANDARD, cache_group="shop")
+    )
+    lab = found.of_key(provider.token(tenant="lab"))
+    assert lab is not None
+    assert (lab.name, lab.terms, lab.models) == ("lab", TenantTerms(weight=2.0), frozenset({"llama"}))
+    assert found.terms == {"lab": lab.terms}
+    assert found.models == lab.models
+    assert found.of_key(provider.token(tenant="nobody")) is found.of_key(Provider().token(tenant="lab")) is None
+
+
 def test_a_variable_of_the_environment_can_hold_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ITS_TENANTS", yaml.safe_dump({"tenants": [an_entry("shop", "one")]}))
     found = load_tenants("env:ITS_TENANTS")
@@ -126,7 +151,10 @@ def document(**fields: Any) -> str:
         ("tenants: []", "tenants", "1 or more entries"),
         (document(name="a b"), "tenants.0.name", "text that matches"),
         (document(name=7), "tenants.0.name", "text"),
-        (document(keys=[]), "tenants.0.keys", "1 or more entries"),
+        (document(keys=[]), "tenants.0.keys", "a key at the least, or tokens beside tenants"),
+        (document() + "tokens: {}", "tokens.issuer", "no default"),
+        (document() + "tokens: {issuer: i, audience: a, jwks: ''}", "tokens.jwks", "1 or more characters"),
+        (document() + "tokens: {issuer: i, audience: a, jwks: nowhere.json}", "tokens.jwks", "JSON Web Key Set"),
         (document(keys=["sha256:" + "0" * 63]), "tenants.0.keys.0.hash", "new-key NAME"),
         (document(keys=[{"hash": hash_of("a"), "expires": "soon"}]), "tenants.0.keys.0.expires", "date"),
         (document(keys=[{"hash": hash_of("a"), "until": 1}]), "tenants.0.keys.0.until", "no field of this name"),
@@ -189,7 +217,7 @@ def test_tenants_that_cannot_be_read_keep_the_application_from_starting(tmp_path
 @given(keys=st.sets(st.binary(min_size=1, max_size=40), min_size=1, max_size=8), other=st.binary(max_size=40))
 def test_a_key_opens_for_its_own_tenant_and_no_other(keys: set[bytes], other: bytes) -> None:
     owners = {key: Tenant(name=key.hex(), max_priority=Priority.STANDARD) for key in keys}
-    found = Tenants([(sha256(key).digest(), owner) for key, owner in owners.items()])
+    found = Tenants(owners.values(), {sha256(key).digest(): owner for key, owner in owners.items()})
     assert {key: found.of_key(key) for key in keys} == owners
     assert found.of_key(other) == owners.get(other)
 
@@ -199,7 +227,7 @@ def test_every_key_is_compared_with_all_of_them_whether_or_not_it_is_among_the_f
     monkeypatch: pytest.MonkeyPatch, key: bytes
 ) -> None:
     owner = Tenant(name="shop", max_priority=Priority.STANDARD)
-    found = Tenants([(sha256(str(number).encode()).digest(), owner) for number in range(8)])
+    found = Tenants([owner], {sha256(str(number).encode()).digest(): owner for number in range(8)})
     compared: list[bytes] = []
     compare = hmac.compare_digest
 

@@ -1,0 +1,1 @@
+"""Who may use a deployment: tenants with API keys or an identity provider's tokens, and what each is entitled to."""
