@@ -614,6 +614,8 @@ class GatewayConfig(_Strict):
         label_selector: Ray node labels that a node must have.
         graceful_shutdown_timeout_s: How long a gateway that is taken away may finish the streams it has open.
         max_body_bytes: Longest request body; a longer one is refused with 413.
+        connections_per_client: Most connections that a gateway without a proxy in front has of one address, or of one
+            /64 of IPv6; any number when not given. Behind a load balancer, all come from its address.
         request_timeout_s: How long a request may take, from arrival to its last token.
         inner_hop: How attempts get to replicas: over one ``connection`` for each pair of a gateway and a replica, or
             each over a ``ray_handle``, which costs several times the processor time.
@@ -673,6 +675,7 @@ class GatewayConfig(_Strict):
     label_selector: dict[str, str] = Field(default_factory=dict)
     graceful_shutdown_timeout_s: Seconds = 20.0
     max_body_bytes: int = Field(default=8 * 1024 * 1024, ge=1024, le=1 << 30)
+    connections_per_client: int | None = Field(default=None, ge=1)
     request_timeout_s: Seconds = 600.0
     inner_hop: Literal["connection", "ray_handle"] = "connection"
     flush_interval_s: float = Field(default=0.0, ge=0, le=1)

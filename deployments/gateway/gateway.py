@@ -5,6 +5,7 @@ be a copy in the replica, or missing, and an object that is imported into it a c
 name of its own is in :mod:`deployments.gateway.service`.
 """
 
+import math
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ from deployments.configuration.models import read
 from deployments.gateway.service import OpenAIService
 from deployments.gateway.watches.loop_watch import LoopWatch, NoLoopWatch
 from deployments.http import hot_routes
+from deployments.http.client_connections import ClientConnections
 from deployments.http.own_port import NoOwnPort, OwnPort
 from deployments.listener.listener_actor import address_of, ensure_listener
 from deployments.openai.errors import ApiError, internal_error, method_not_allowed, not_found, to_response
@@ -58,6 +60,7 @@ class Gateway:
         keep_what_is_there()
         self._port = NoOwnPort()
         self._loop_watch: NoLoopWatch | LoopWatch = NoLoopWatch()
+        self._clients = ClientConnections(args.gateway.connections_per_client or math.inf)
         self._patience_s = args.gateway.graceful_shutdown_timeout_s
         self._has_started = False
 
@@ -73,7 +76,8 @@ class Gateway:
             if taken := own_http_address():
                 host, port, keep_alive_s = taken
                 address = address_of(host, port)
-                self._port = await OwnPort.open(self, address, keep_alive_s, partial(ensure_listener, address))
+                ensure = partial(ensure_listener, address)
+                self._port = await OwnPort.open(self, address, keep_alive_s, ensure, self._clients)
 
     async def __del__(self) -> None:
         """Serve awaits this when it takes the gateway away, and has waited for what has come through its proxies."""

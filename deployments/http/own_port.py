@@ -13,6 +13,7 @@ from typing import Any, Self
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
+from deployments.http.client_connections import ClientConnections, client_of
 from deployments.http.hot_routes import HotRoutes
 from deployments.http.request_pace import MAX_HEAD_BYTES, RequestPace
 from deployments.listener.acceptor import Acceptor, Ensure
@@ -36,9 +37,11 @@ class OwnPort(NoOwnPort):
     Args:
         app: The application.
         keep_alive_s: How long a connection without a request is kept.
+        clients: How many connections each has, and may have.
     """
 
-    def __init__(self, app: Any, keep_alive_s: int) -> None:
+    def __init__(self, app: Any, keep_alive_s: int, clients: ClientConnections) -> None:
+        self._clients = clients
         self._server = QuietServer(
             uvicorn.Config(
                 app,
@@ -54,7 +57,9 @@ class OwnPort(NoOwnPort):
         self._acceptor: Acceptor
 
     @classmethod
-    async def open(cls, app: Any, address: Address, keep_alive_s: int, ensure: Ensure) -> Self:
+    async def open(
+        cls, app: Any, address: Address, keep_alive_s: int, ensure: Ensure, clients: ClientConnections
+    ) -> Self:
         """Takes requests from now on.
 
         Args:
@@ -62,12 +67,13 @@ class OwnPort(NoOwnPort):
             address: Where.
             keep_alive_s: How long a connection without a request is kept.
             ensure: Starts the node's listener if there is none; blocks, in a thread.
+            clients: How many connections each has, and may have.
 
         Raises:
             ConfigError: Another program listens there, or the address is none of this node's.
             NoListener: The listener does not start.
         """
-        port = cls(app, keep_alive_s)
+        port = cls(app, keep_alive_s, clients)
         try:
             port._acceptor = await Acceptor.open(address, port._take, ensure)
         except BaseException:
@@ -82,7 +88,7 @@ class OwnPort(NoOwnPort):
         await self._server.close(patience_s)
 
     def _take(self, connection: socket.socket) -> None:
-        protocol = self._server.protocol(acceptor=self._acceptor)
+        protocol = self._server.protocol(acceptor=self._acceptor, clients=self._clients)
         task = asyncio.get_running_loop().create_task(self._connect(protocol, connection))
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
@@ -96,6 +102,7 @@ class OwnPort(NoOwnPort):
 
 
 TOO_SLOW = ApiError(408, "the request did not come in time; send it faster, or less of it", "request_too_slow")
+TOO_MANY = ApiError(429, "too many connections from this address; close some", "too_many_connections")
 HEAD_TOO_LONG = ApiError(431, f"a request's headers have at most {MAX_HEAD_BYTES} bytes", "headers_too_long")
 
 
@@ -105,11 +112,14 @@ class CountedConnection(HotRoutes):
 
     Args:
         acceptor: Is told of it.
+        clients: Whose connections are counted.
     """
 
-    def __init__(self, *args: Any, acceptor: Acceptor, **more: Any) -> None:
+    def __init__(self, *args: Any, acceptor: Acceptor, clients: ClientConnections, **more: Any) -> None:
         super().__init__(*args, **more)
         self._acceptor = acceptor
+        self._clients = clients
+        self._client = ""
         self._is_busy = True
         self._has_head = False
         self._pace = RequestPace(self.loop, self._end_slow_request)
@@ -117,6 +127,11 @@ class CountedConnection(HotRoutes):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._pace.begin()
+        client = client_of((transport.get_extra_info("peername") or ("",))[0])
+        if self._clients.begin(client):
+            self._client = client
+        else:
+            self._refuse(TOO_MANY)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -181,4 +196,6 @@ class CountedConnection(HotRoutes):
     def connection_lost(self, exc: Exception | None) -> None:
         self._pace.end()
         self.end()
+        if self._client:
+            self._clients.end(self._client)
         super().connection_lost(exc)

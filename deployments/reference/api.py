@@ -122,6 +122,12 @@ OF_THE_GATEWAY: tuple[tuple[int, str, str, str], ...] = (
         "without a proxy: it did not come in 20 s and a second more for each 500 bytes",
         "repeat it",
     ),
+    (
+        429,
+        "too_many_connections",
+        "without a proxy: its address has `gateway.connections_per_client` at this gateway",
+        "close some, and use one for several requests",
+    ),
     (413, "body_too_long", "the body exceeds `gateway.max_body_bytes`", "send less"),
     (431, "headers_too_long", "without a proxy: request line and headers exceed 64 KiB", "send less"),
     (500, "internal_error", "the gateway failed", "report it"),

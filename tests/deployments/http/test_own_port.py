@@ -6,6 +6,7 @@ import socket
 import httpx
 import pytest
 
+from deployments.http.client_connections import ClientConnections
 from deployments.http.own_port import NoOwnPort, OwnPort
 from policies.errors import ConfigError
 from tests.deployments.listener.listeners import App, ask, gateway, listening, new_address
@@ -17,7 +18,7 @@ async def test_a_port_that_another_program_has_is_refused_by_name() -> None:
     taken = await asyncio.start_server(lambda *_: None, *address[:2])
     async with listening(address):
         with pytest.raises(ConfigError, match=r"http_options\.port: got \d+; .*already in use"):
-            await OwnPort.open(App("a"), address, 5, lambda: None)
+            await OwnPort.open(App("a"), address, 5, lambda: None, ClientConnections())
     taken.close()
 
 

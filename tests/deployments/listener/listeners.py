@@ -1,6 +1,7 @@
 """Listeners and gateways of one node, for tests: on this event loop, or as processes that can be stopped and killed."""
 
 import asyncio
+import math
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from deployments.http.client_connections import ClientConnections
 from deployments.http.own_port import OwnPort
 from deployments.listener.address import Address
 from deployments.listener.listener import Listener, Patience
@@ -37,9 +39,9 @@ async def listening(address: Address, patience: Patience = PATIENCE) -> AsyncIte
 
 
 @asynccontextmanager
-async def gateway(app: Any, address: Address) -> AsyncIterator[OwnPort]:
+async def gateway(app: Any, address: Address, connections_per_client: float = math.inf) -> AsyncIterator[OwnPort]:
     """A gateway on this event loop."""
-    port = await OwnPort.open(app, address, 5, lambda: None)
+    port = await OwnPort.open(app, address, 5, lambda: None, ClientConnections(connections_per_client))
     try:
         yield port
     finally:
