@@ -21,6 +21,6 @@ Rooms:
     scaling: how many replicas pools have: one actor for all gateways asks the policy and has Serve resize them.
     serve_router: balancers of this project behind any Ray Serve deployment.
     telemetry: what a gateway counts and measures.
-    tenants: who may use a deployment, by keys or an identity provider's tokens, and what each is entitled to.
+    tenants: who may use a deployment, by keys or an identity provider's tokens, what each may do, and who did what.
     wire: between a gateway and its replicas: messages, routers, and Serve's internals.
 """

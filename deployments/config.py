@@ -666,6 +666,8 @@ class GatewayConfig(_Strict):
             retry wherever it goes.
         event_log: Folder, absolute or relative to the application's folder, in which each gateway replica keeps a log
             of all events and effects; none is kept when not given.
+        audit_log: Folder, likewise, in which each gateway replica notes who loads and unloads adapters, whose calls are
+            refused with 401 or 403, and which configurations come; nothing is noted when not given.
         live_page: Whether each gateway shows people at ``/`` what goes on: no prompts, no tenants and no keys.
     """
 
@@ -698,6 +700,7 @@ class GatewayConfig(_Strict):
     vllm_front_end: VllmFrontEndConfig | None = None
     load_coordinator: bool = False
     event_log: str | None = Field(default=None, min_length=1)
+    audit_log: str | None = Field(default=None, min_length=1)
     live_page: bool = True
 
 

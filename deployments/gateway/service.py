@@ -14,10 +14,10 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from pydantic import BaseModel
 from ray.serve.handle import DeploymentHandle
 
-from cluster.clock import MonotonicClock
+from cluster.clock import MonotonicClock, unix_s
 from cluster.latency_budget import LatencyBudget
 from deployments.adapters.requests import LoadAdapterRequest, UnloadAdapterRequest
-from deployments.config import GatewayConfig, resolved
+from deployments.config import USER_CONFIG, GatewayConfig, resolved
 from deployments.configuration.models import Models
 from deployments.configuration.reloading import laid_over
 from deployments.export.exports import GatewayCounts, export_of
@@ -31,13 +31,14 @@ from deployments.http.hot_routes import Handler as RouteHandler
 from deployments.http.json_body import declared_bytes, read_json
 from deployments.http.rate_limits import RateLimits
 from deployments.openai.errors import ApiError, anthropic_body, internal_error, invalid, retry_after
-from deployments.openai.identity import tenant_of
+from deployments.openai.identity import api_key_of, tenant_of
 from deployments.openai.terms import TermsFields
 from deployments.openai.token_requests import DetokenizeRequest, TokenizeRequest
 from deployments.openai.tokenization import check_conversation
 from deployments.openai.validation import validated
 from deployments.telemetry.refusals import RecentRefusals
 from deployments.telemetry.service_metrics import ServiceMetrics
+from deployments.tenants.audit_log import AuditEntry, open_audit_log
 from deployments.tenants.tenants import Tenant, Tenants
 from deployments.tenants.tenants_file import tenants_of
 from deployments.wire.fleet_registry import REGISTRY
@@ -48,6 +49,9 @@ from policies.views import Priority
 LOGGER = logging.getLogger("ray.serve")
 
 TEXT = "text/plain"
+FOR_WHOM_IT_IS = (401, 403)
+"""Statuses of what is refused for whose it is."""
+ADAPTER_PATHS = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
 NAMES_SAID = 20
 """Of models and adapters that there are, to who has asked for another one."""
 UNLIMITED = Tenant(name="", max_priority=Priority.CRITICAL)
@@ -87,7 +91,7 @@ def _counting_errors(handler: Handler[P]) -> Handler[P]:
         try:
             return await handler(service, request, *args, **kwargs)
         except ApiError as error:
-            service.count_error(error.status, error.code)
+            service.note_error(request, error)
             raise
         except Exception:
             service.count_error(500, "internal_error")
@@ -132,6 +136,7 @@ class OpenAIService:
         self._tenants = tenants_of(models)
         self._limits = RateLimits(self._clock.now_s)
         self._metrics = ServiceMetrics()
+        self._audit_log = open_audit_log(gateway.audit_log, replica_id)
         self._refusals = RecentRefusals(clock.now_s)
         self._tracer = tracer_for(models[0].tracing, replica_id)
         self._models = tuple(self._serving(models, pools, replica_id))
@@ -176,11 +181,13 @@ class OpenAIService:
             if not self._has_started:
                 raise
             self._metrics.count_reload(is_applied=False)
+            self._audit_log.note(AuditEntry(did=USER_CONFIG, status=400, what=str(error)))
             LOGGER.error("the configuration stays as it was: %s", str(error))
             return
         self._tenants = tenants
         if self._has_started:
             self._metrics.count_reload(is_applied=True)
+            self._audit_log.note(AuditEntry(did=USER_CONFIG, status=200, what=", ".join(sorted(user_config))))
             LOGGER.info("reconfigured: %s", dict(user_config))
         self._has_started = True
 
@@ -228,7 +235,7 @@ class OpenAIService:
             model, asked = await self._asked_for(await self._read(request))
             return await model.through_front_end(kind, request, asked)
         except ApiError as error:
-            self.count_error(error.status, error.code)
+            self.note_error(request, error)
             return error.response(anthropic_body(error))
 
     async def embeddings(self, request: Request) -> Response:
@@ -279,6 +286,7 @@ class OpenAIService:
         except RequestInvalid as error:
             raise invalid(error.message, error.param) from error
         LOGGER.info("adapter %s of %s: loaded from %s", adapter.name, model.config.model.id, adapter.path)
+        self._note(request, 200, what=f"{adapter.name} of {model.config.model.id} from {adapter.path}")
         return Response(f"Success: LoRA adapter '{adapter.name}' added successfully.", media_type=TEXT)
 
     @_counting_errors
@@ -290,6 +298,7 @@ class OpenAIService:
             raise invalid(f"{body.lora_name!r} is a model and no adapter", "lora_name")
         await found.model.unload_adapter(body.lora_name)
         LOGGER.info("adapter %s of %s: unloaded", body.lora_name, found.model.config.model.id)
+        self._note(request, 200, what=f"{body.lora_name} of {found.model.config.model.id}")
         return Response(f"Success: LoRA adapter '{body.lora_name}' removed successfully.", media_type=TEXT)
 
     @_counting_errors
@@ -345,9 +354,23 @@ class OpenAIService:
     def close(self) -> None:
         """Ends reports, traces and event logs; called once this gateway has served its last request."""
         self._export.close()
+        self._audit_log.close()
         for each in self._models:
             each.close()
         self._tracer.close()
+
+    def note_error(self, request: Request, error: ApiError) -> None:
+        """One request is refused, or has failed."""
+        self.count_error(error.status, error.code)
+        if error.status in FOR_WHOM_IT_IS or request.url.path in ADAPTER_PATHS:
+            self._note(request, error.status, code=error.code)
+
+    def _note(self, request: Request, status: int, **more: str) -> None:
+        """What is not forgotten."""
+        tenant = self._tenants.of_key(api_key_of(request), unix_s())
+        client = request.client.host if request.client else ""
+        who = tenant.name if tenant else ""
+        self._audit_log.note(AuditEntry(did=request.url.path, status=status, tenant=who, client=client, **more))
 
     def count_error(self, status: int, code: str) -> None:
         """One request got an error response."""

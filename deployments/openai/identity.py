@@ -88,7 +88,7 @@ def tenant_of(request: Request, tenants: Tenants) -> Tenant:
     """
     if not tenants:
         return Tenant(name=header_of(request, TENANT_HEADER), max_priority=Priority.CRITICAL)
-    key = _api_key(request)
+    key = api_key_of(request)
     if not key:
         message = "there is no API key; send one in the header 'Authorization: Bearer KEY'"
         raise ApiError(401, message, "invalid_api_key", headers=_CHALLENGE)
@@ -193,7 +193,7 @@ def wants_latency_budget(request: Request) -> bool:
     return value == "1"
 
 
-def _api_key(request: Request) -> bytes:
+def api_key_of(request: Request) -> bytes:
     """The bearer token, or what Anthropic's clients send; empty when there is none, or when there are several and it is
     not said which is meant.
     """
