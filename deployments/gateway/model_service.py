@@ -272,7 +272,10 @@ class ModelService:
         prompt = body.single_prompt()
         context = self._context_tokens()
         if isinstance(prompt, str):
-            token_ids = await self._tokenizer.encode(prompt, tenant=asked.tenant.name, most_tokens=context)
+            left_s = terms.deadline_s - self._clock.now_s()
+            token_ids = await self._tokenizer.encode(
+                prompt, tenant=asked.tenant.name, most_tokens=context, patience_s=left_s
+            )
         else:
             token_ids = prompt
         asked.budget.tokenized()
@@ -288,8 +291,9 @@ class ModelService:
         body, terms = self._take_in(request, asked, ChatRequest)
         messages = [{"role": message.role, "content": message.text()} for message in body.messages]
         context = self._context_tokens()
+        left_s = terms.deadline_s - self._clock.now_s()
         token_ids = await self._tokenizer.encode_chat(
-            messages, body.add_generation_prompt, tenant=asked.tenant.name, most_tokens=context
+            messages, body.add_generation_prompt, tenant=asked.tenant.name, most_tokens=context, patience_s=left_s
         )
         asked.budget.tokenized()
         top_logprobs = body.top_logprobs or 0
@@ -332,11 +336,16 @@ class ModelService:
 
     async def tokenize(self, body: TokenizeRequest, tenant: Tenant) -> Response:
         """Token ids of a text or a conversation, as the engine would get them, however many there are."""
+        name, patience_s = tenant.name, self.config.gateway.request_timeout_s
         if body.messages is not None:
             messages = [{"role": message.role, "content": message.text()} for message in body.messages]
-            token_ids = await self._tokenizer.encode_chat(messages, body.add_generation_prompt, tenant=tenant.name)
+            token_ids = await self._tokenizer.encode_chat(
+                messages, body.add_generation_prompt, tenant=name, patience_s=patience_s
+            )
         else:
-            token_ids = await self._tokenizer.encode(body.prompt or "", body.add_special_tokens, tenant=tenant.name)
+            token_ids = await self._tokenizer.encode(
+                body.prompt or "", body.add_special_tokens, tenant=name, patience_s=patience_s
+            )
         count = {"count": len(token_ids), "max_model_len": self._context_tokens(), "tokens": token_ids}
         return Response(msgspec.json.encode(count), media_type=JSON)
 

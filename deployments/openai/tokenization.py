@@ -1,5 +1,6 @@
 """Text to token ids, once, in the gateway; the engines get token ids."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from functools import partial
@@ -9,7 +10,9 @@ from typing import Any, TypeVar
 from jinja2 import TemplateError
 
 from cluster.fair_threads import FairThreads, TooMuchWaits
-from deployments.openai.errors import ApiError, invalid
+from deployments.openai.errors import ApiError, error_of, invalid
+from policies.decisions import Reason
+from routing.request.effects import Outcome, OutcomeKind
 
 LONG_TEXT_CHARACTERS, MANY_MESSAGES = 20_000, 200
 """A longer text or conversation is tokenized in a thread, so that it does not hold up other requests' tokens."""
@@ -21,6 +24,7 @@ FIRST_CHARACTERS = 2
 """For each token that fits: so much of a longer text is tokenized first, and then four times as much."""
 TOO_MANY_TIMES = 1.25
 """Who has so many times the tokens that fit in a part of its text has too many in all of it, wherever that is cut."""
+FOR_EVER_S = 1e9
 PLAIN_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
 """Names under which transformers saves a tokenizer that is all in ``tokenizer.json``."""
 
@@ -47,7 +51,13 @@ class PromptTokenizer:
         self._threads = FairThreads(NUM_THREADS, MOST_WAITING)
 
     async def encode(
-        self, text: str, add_special_tokens: bool = True, *, tenant: str = "", most_tokens: int = 0
+        self,
+        text: str,
+        add_special_tokens: bool = True,
+        *,
+        tenant: str = "",
+        most_tokens: int = 0,
+        patience_s: float = FOR_EVER_S,
     ) -> list[int]:
         """The text's token ids.
 
@@ -56,13 +66,15 @@ class PromptTokenizer:
             add_special_tokens: Whether those are added that begin a text.
             tenant: Whose it is.
             most_tokens: That fit; 0: any number does.
+            patience_s: How long its client waits.
 
         Raises:
-            ApiError: 400, there are far more; 429, too many of its tenant's wait.
+            ApiError: 400, there are far more; 429, too many of its tenant's wait; 504, it has waited so long.
         """
         if len(text) <= LONG_TEXT_CHARACTERS:
             return self._encode_text(text, add_special_tokens)
-        return await self._in_turn(tenant, partial(self._encode_long, text, add_special_tokens, most_tokens))
+        encode = partial(self._encode_long, text, add_special_tokens, most_tokens)
+        return await self._in_turn(tenant, encode, patience_s)
 
     async def encode_chat(
         self,
@@ -71,12 +83,13 @@ class PromptTokenizer:
         *,
         tenant: str = "",
         most_tokens: int = 0,
+        patience_s: float = FOR_EVER_S,
     ) -> list[int]:
         """The token ids of a conversation in the model's chat template.
 
         Raises:
             ApiError: 400 when the model has no chat template, the template does not take these messages, or there are
-                far more tokens than ``most_tokens``; 429 as for a text.
+                far more tokens than ``most_tokens``; 429 and 504 as for a text.
         """
         if most_tokens and len(messages) > most_tokens:
             raise too_long(most_tokens, f"the conversation has {len(messages)} messages", "messages")
@@ -86,7 +99,7 @@ class PromptTokenizer:
         def encode() -> list[int]:
             return self._encode_long(self._render(messages, add_generation_prompt), False, most_tokens)
 
-        return await self._in_turn(tenant, encode)
+        return await self._in_turn(tenant, encode, patience_s)
 
     def decode(self, token_ids: list[int]) -> str:
         """Their text, special tokens and all."""
@@ -97,9 +110,12 @@ class PromptTokenizer:
         """Each token's own text."""
         return [self._tokenizer.decode([token_id]) for token_id in token_ids]
 
-    async def _in_turn(self, tenant: str, work: Callable[[], Result]) -> Result:
+    async def _in_turn(self, tenant: str, work: Callable[[], Result], patience_s: float) -> Result:
         try:
-            return await self._threads.run(tenant, work)
+            async with asyncio.timeout(patience_s):
+                return await self._threads.run(tenant, work)
+        except TimeoutError as error:
+            raise error_of(Outcome(kind=OutcomeKind.FAILED, reason=Reason.DEADLINE_EXCEEDED)) from error
         except TooMuchWaits as error:
             said = f"{MOST_WAITING} of your long texts wait to be tokenized; send fewer at a time"
             raise ApiError(429, said, "rate_limit_exceeded", retry_after_s=1.0) from error

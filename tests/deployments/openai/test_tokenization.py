@@ -115,6 +115,21 @@ async def test_more_of_a_tenants_long_texts_than_may_wait_are_refused() -> None:
     assert await asyncio.gather(*asking) == [[1]] * len(asking)
 
 
+async def test_a_long_text_waits_no_longer_than_its_client() -> None:
+    tokenizer, may_go_on = PromptTokenizer(str(MODEL)), threading.Event()
+    tokenizer._encode_beside = lambda text, specials: [int(may_go_on.wait(60))]
+    waiting = [asyncio.create_task(tokenizer.encode("x" * 30_000)) for _ in range(NUM_THREADS)]
+    await asyncio.sleep(0)
+    for text in ("x" * 30_000, "y" * 30_000):
+        with pytest.raises(ApiError) as caught:
+            await tokenizer.encode(text, tenant="late", patience_s=0.01)
+        assert (caught.value.status, caught.value.code) == (504, "deadline_exceeded")
+    may_go_on.set()
+
+    assert await asyncio.gather(*waiting) == [[1]] * NUM_THREADS
+    assert await tokenizer.encode("x" * 30_000, tenant="late") == [1], "the line has forgotten them"
+
+
 @for_each(
     ("fields", "param"),
     [
