@@ -31,5 +31,5 @@ def build_dispatcher(
             :func:`policies.catalog.build`, :func:`routing.config.catalog.build_planner` and
             :func:`routing.lanes.lanes.check_lanes`.
     """
-    reconfiguration = Reconfiguration(spec, rng_for, provided, breakers.around)
+    reconfiguration = Reconfiguration(spec, rng_for, provided, breakers)
     return Dispatcher(reconfiguration.parts, reconfiguration.parts_for)

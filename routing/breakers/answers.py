@@ -32,7 +32,11 @@ from policies.hedging.no_hedge import NoHedge
 from policies.preemption.never_preempt import NeverPreempt
 from policies.retrying.at_once import AtOnce
 from policies.shedding.never_shed import NeverShed
+from routing.lanes.classifiers import FirstThatFits
+from routing.lanes.guard import AlwaysOn
+from routing.prefixes.prefix_tracking import NoPrefixTracker
 from routing.request.stages import DISAGGREGATED, UNIFIED
+from routing.sizing.length_prediction import MaxTokens, OutputEstimate
 
 IsAllowed = Callable[..., bool]
 """Given an answer, and what was asked."""
@@ -143,6 +147,37 @@ def _is_home(answer: Any, request: Any, live: Any, *_: Any) -> bool:
     return answer is None or any(each is answer for each in live)
 
 
+def _is_estimate(answer: Any, request: Any) -> bool:
+    if type(answer) is not OutputEstimate or not (_is_count(answer.tokens) and _is_count(answer.high_tokens)):
+        return False
+    return bool(answer.tokens <= answer.high_tokens <= request.max_output_tokens)
+
+
+def _is_length(answer: Any, request: Any, level: float) -> bool:
+    return _is_count(answer) and bool(answer <= request.max_output_tokens)
+
+
+def _is_one_of_the_lanes(answer: Any, request: Any, lanes: Any, *_: Any) -> bool:
+    return any(each is answer for each in lanes)
+
+
+def _is_yes_or_no(answer: Any, *_: Any) -> bool:
+    return isinstance(answer, bool)
+
+
+def _are_cached_tokens(answer: Any, request: Any) -> bool:
+    return all(
+        isinstance(name, str) and isinstance(tokens, int) and _is_number(tokens, 0, request.prompt_tokens)
+        for name, tokens in answer.items()
+    )
+
+
+def _is_ignored(answer: Any, *_: Any) -> bool:
+    return True
+
+
+_TOLD = MayAnswer(_is_ignored)
+"""Of a method that is told something, and asked nothing."""
 _ANSWERS: Mapping[str, Mapping[str, MayAnswer]] = {
     "admission": {"decide": MayAnswer(_is_admission), "start": MayAnswer(_is_start)},
     "shedding": {"decide": MayAnswer(_is_shedding), "shed_fraction": MayAnswer(_is_fraction)},
@@ -153,6 +188,13 @@ _ANSWERS: Mapping[str, Mapping[str, MayAnswer]] = {
     "engine_order": {"place": MayAnswer(_is_place)},
     "balancing": {"pick": MayAnswer(_is_pick), "home": MayAnswer(_is_home)},
     "planning": {"plan": MayAnswer(_is_plan)},
+    "length_prediction": {"predict": MayAnswer(_is_estimate), "quantile_tokens": MayAnswer(_is_length)},
+    "lanes.classifier": {"classify": MayAnswer(_is_one_of_the_lanes)},
+    "lanes.guard": {"look": _TOLD, "are_on": MayAnswer(_is_yes_or_no)},
+    "prefixes": {
+        "cached_tokens": MayAnswer(_are_cached_tokens, dict),
+        **dict.fromkeys(("sent", "sent_elsewhere", "cache_changed", "forget"), _TOLD),
+    },
 }
 """Question, then method; some methods need not be there."""
 
@@ -177,7 +219,13 @@ INSTEAD: Mapping[str, Any] = {
     "ejection": NeverEject(),
     "engine_order": ByArrival(),
     "balancing": LeastWorkLeft(),
+    "length_prediction": MaxTokens(),
+    "lanes.classifier": FirstThatFits(),
+    "lanes.guard": AlwaysOn(),
+    "prefixes": NoPrefixTracker(),
 }
-"""Who answers in the place of a policy; they keep nothing, and are everybody's. A planner's depends on the pools."""
+"""Who answers in the place of a policy or a part; they keep nothing, and are everybody's. A planner's depends on the
+pools.
+"""
 ALSO_INSTEAD: Mapping[str, Any] = {"start": ADMIT, "home": None}
 """What is answered in the place of methods that these have not."""

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from policies.catalog import ALONE, PolicyChoice
 from policies.contracts import PolicySet, QueueingPolicy
@@ -21,12 +21,19 @@ BUDGET_S = 0.05
 _IMPORT_PATH = re.compile(r"[\w.]+:[\w.]+")
 
 
+Part = TypeVar("Part")
+
+
 class NoBreakers:
     """What policies raise is raised: for those who try them."""
 
     def around(self, parts: DispatcherParts, spec: DispatcherSpec) -> DispatcherParts:
         """The same parts."""
         return parts
+
+    def part(self, question: str, part: Part, choice: PolicyChoice) -> Part:
+        """The same part."""
+        return part
 
 
 class Breakers(NoBreakers):
@@ -46,6 +53,10 @@ class Breakers(NoBreakers):
     def around(self, parts: DispatcherParts, spec: DispatcherSpec) -> DispatcherParts:
         """Parts whose policies are behind breakers; those that are already stay as they are, with their breakers."""
         return replace(parts, policies=self._policies(parts, spec), planner=self._planner(parts.planner, spec))
+
+    def part(self, question: str, part: Part, choice: PolicyChoice) -> Part:
+        """A lane classifier or guard, a length predictor or a prefix tracker; if somebody's own, behind a breaker."""
+        return self._guarded(question, part, choice, INSTEAD[question]) if is_own(choice) else part
 
     def _planner(self, planner: Planner, spec: DispatcherSpec) -> Planner:
         if not is_own(spec.planner):

@@ -6,7 +6,6 @@ from typing import Any, cast
 
 from policies.contracts import QueueingPolicy
 from policies.queueing.fcfs import Fcfs
-from policies.signals import Signal
 from policies.views import RequestView
 from routing.breakers.answers import ALSO_INSTEAD, MayAnswer
 from routing.breakers.breaker import Breaker
@@ -58,8 +57,8 @@ def _method_of(instead: Any, name: str) -> Callable[..., Any]:
     return method if method is not None else lambda *_: ALSO_INSTEAD[name]
 
 
-def _told(breaker: Breaker, observe: Callable[[Signal], None], signal: Signal) -> None:
-    breaker.tell(lambda: observe(signal))
+def _told(breaker: Breaker, observe: Callable[..., None], *what: Any) -> None:
+    breaker.tell(lambda: observe(*what))
 
 
 class GuardedQueue:

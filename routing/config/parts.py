@@ -8,9 +8,9 @@ of the ends of requests whose beginnings it has not seen.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from policies.catalog import PolicySpec, build, build_queue
+from policies.catalog import PolicyChoice, PolicySpec, build, build_queue
 from policies.contracts import Need, PolicySet, QueueingPolicy, Rng
 from policies.errors import ConfigError
 from policies.estimators.work_budget import WorkBudget
@@ -93,6 +93,18 @@ class DispatcherParts:
     slo_meter: SloMeter
 
 
+class Guards(Protocol):
+    """What is put around policies and parts of somebody's own."""
+
+    def around(self, parts: DispatcherParts, spec: DispatcherSpec) -> DispatcherParts:
+        """Parts that were made from a spec, with policies that have something around them."""
+        ...
+
+    def part(self, question: str, part: T, choice: PolicyChoice) -> T:
+        """One that is no policy, such as a length predictor, when it has just been made from a choice."""
+        ...
+
+
 class PartsBefore:
     """Parts that were made from an earlier spec, of which those are kept that would be made from the same again.
 
@@ -132,6 +144,7 @@ def build_parts(
     *,
     rng_for: Callable[[str], Rng],
     provided: frozenset[Need],
+    guards: Guards,
     before: PartsBefore = NOTHING_BEFORE,
 ) -> DispatcherParts:
     """Makes what a spec describes.
@@ -140,16 +153,17 @@ def build_parts(
         spec: The choices.
         rng_for: Gives the random stream for a purpose.
         provided: What the host can supply.
+        guards: Put around what is somebody's own.
         before: What to keep where the spec has not changed.
 
     Raises:
         ConfigError: A part that does not exist or does not fit; nothing that was before has changed then.
     """
-    maker, provided = _PartsMaker(spec, before), provided - _not_configured(spec)
+    maker, provided = _PartsMaker(spec, before, guards), provided - _not_configured(spec)
     access, prefixes, budget = maker.access(rng_for, provided), maker.prefixes(), maker.budget()
     demand, slo_meter, first_tokens = maker.demand(), maker.slo_meter(), maker.first_tokens(prefixes)
     predictor, classifier, shares_news = maker.predictor(), maker.classifier(), _shares_news(spec)
-    return DispatcherParts(
+    made = DispatcherParts(
         policies=_metered(spec, maker.policies(rng_for, provided, access, first_tokens, budget), demand, slo_meter),
         planner=maker.planner(provided),
         predictor=predictor,
@@ -167,14 +181,16 @@ def build_parts(
         demand=demand,
         slo_meter=slo_meter,
     )
+    return guards.around(made, spec)
 
 
 class _PartsMaker:
     """Makes the parts of a spec, or keeps those that were before."""
 
-    def __init__(self, spec: DispatcherSpec, before: PartsBefore) -> None:
+    def __init__(self, spec: DispatcherSpec, before: PartsBefore, guards: Guards) -> None:
         self._spec = spec
         self._before = before
+        self._guards = guards
         self.lanes = spec.lanes.lanes or one_lane(spec.pools)
         check_lanes(self.lanes, spec.pools, spec.whole_request_pools)
 
@@ -207,10 +223,15 @@ class _PartsMaker:
             "pooled": lambda: model(one_lane(spec.pools)),
             "num_gateways": lambda: spec.num_gateways,
         }
-        return build_guard(spec.lanes.guard, given)
+        return self._guards.part("lanes.guard", build_guard(spec.lanes.guard, given), spec.lanes.guard)
 
     def prefixes(self) -> PrefixTracker:
-        return self._keep("prefixes", lambda each: each.prefixes, lambda: build_tracker(self._spec.prefixes))
+        choice = self._spec.prefixes
+        return self._keep(
+            "prefixes",
+            lambda each: each.prefixes,
+            lambda: self._guards.part("prefixes", build_tracker(choice), choice),
+        )
 
     def first_tokens(self, prefixes: PrefixTracker) -> FirstTokenEstimator:
         return self._keep(
@@ -238,13 +259,18 @@ class _PartsMaker:
 
     def predictor(self) -> LengthPredictor:
         choice = self._spec.length_prediction
-        return self._keep("predictor", lambda each: each.length_prediction, lambda: build_predictor(choice))
+        return self._keep(
+            "predictor",
+            lambda each: each.length_prediction,
+            lambda: self._guards.part("length_prediction", build_predictor(choice), choice),
+        )
 
     def classifier(self) -> LaneClassifier:
+        choice = self._spec.lanes.classifier
         return self._keep(
             "classifier",
             lambda each: (each.lanes.lanes, each.lanes.classifier),
-            lambda: build_classifier(self._spec.lanes.classifier, chosen_among(self.lanes)),
+            lambda: self._guards.part("lanes.classifier", build_classifier(choice, chosen_among(self.lanes)), choice),
         )
 
     def planner(self, provided: frozenset[Need]) -> Planner:
@@ -328,10 +354,6 @@ FIXED = ("pools", "whole_request_pools", "rates", "num_gateways", "has_load_coor
 """What a dispatcher's fleet is made of: no change of the configuration changes it while it runs."""
 
 
-Around = Callable[[DispatcherParts, DispatcherSpec], DispatcherParts]
-"""Puts something around parts that were made from a spec."""
-
-
 def reconfigured(spec: DispatcherSpec) -> Reconfigured:
     """The event that tells a dispatcher to go on as ``spec`` says."""
     return Reconfigured(spec=to_json(spec))
@@ -344,7 +366,7 @@ class Reconfiguration:
         spec: What it is made from at first.
         rng_for: Gives the random stream for a purpose; a new policy begins its stream anew.
         provided: What the host can supply.
-        around: Puts breakers around the policies of parts.
+        guards: Put around what is somebody's own.
 
     Raises:
         ConfigError: See :func:`routing.config.parts.build_parts`.
@@ -354,13 +376,13 @@ class Reconfiguration:
     """
 
     def __init__(
-        self, spec: DispatcherSpec, rng_for: Callable[[str], Rng], provided: frozenset[Need], around: Around
+        self, spec: DispatcherSpec, rng_for: Callable[[str], Rng], provided: frozenset[Need], guards: Guards
     ) -> None:
         self._rng_for = rng_for
         self._provided = provided
-        self._around = around
+        self._guards = guards
         self._spec = spec
-        self.parts = around(build_parts(spec, rng_for=rng_for, provided=provided), spec)
+        self.parts = build_parts(spec, rng_for=rng_for, provided=provided, guards=guards)
 
     def parts_for(self, event: Reconfigured) -> DispatcherParts:
         """The parts that the dispatcher has from now on.
@@ -375,7 +397,8 @@ class Reconfiguration:
                 allowed = f"what it has been since the start: {getattr(present, name)}"
                 raise ConfigError(name, getattr(spec, name), allowed)
         before = PartsBefore(present, self.parts)
-        parts = build_parts(spec, rng_for=self._rng_for, provided=self._provided, before=before)
-        self.parts = self._around(parts, spec)
+        self.parts = build_parts(
+            spec, rng_for=self._rng_for, provided=self._provided, guards=self._guards, before=before
+        )
         self._spec = spec
         return self.parts

@@ -61,7 +61,7 @@ from routing import (
 )
 from routing.assembly import NO_BREAKERS
 from routing.breakers.breakers import NoBreakers
-from routing.config.spec import MAX_TOKENS, NO_TRACKER
+from routing.config.spec import MAX_TOKENS, NO_TRACKER, LanesSpec
 from routing.intake.slos import NO_SLOS, Slos
 from routing.request.news import CacheChange, FirstArrival, SentPrompt
 from routing.request.refusal import refusal
@@ -91,6 +91,9 @@ def hedge_after(delay_s: float) -> PolicyChoice:
     return PolicyChoice(name=f"{DOUBLES}:HedgeAfter", params={"delay_s": delay_s})
 
 
+NO_LANES = LanesSpec()
+
+
 class Dialogue:
     """One dispatcher, one virtual clock, and all that was said.
 
@@ -115,6 +118,7 @@ class Dialogue:
         num_gateways: Dispatchers that there are.
         length_prediction: How long answers are expected to be.
         prefixes: Who keeps track of the replicas' prefix caches.
+        lanes: Which requests are kept apart.
         scaling: Choice of the scaling policy, which no dispatcher asks; it is told what it wants to know.
         breakers: Around policies of somebody's own.
     """
@@ -142,6 +146,7 @@ class Dialogue:
         num_gateways: int = 1,
         length_prediction: PolicyChoice = MAX_TOKENS,
         prefixes: PolicyChoice = NO_TRACKER,
+        lanes: LanesSpec = NO_LANES,
         scaling: PolicyChoice = FIXED,
         breakers: NoBreakers = NO_BREAKERS,
     ) -> None:
@@ -169,6 +174,7 @@ class Dialogue:
             has_load_coordinator=num_gateways > 1,
             length_prediction=length_prediction,
             prefixes=prefixes,
+            lanes=lanes,
             params=params or DispatcherParams(),
         )
         self.dispatcher = build_dispatcher(

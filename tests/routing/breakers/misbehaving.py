@@ -24,6 +24,7 @@ from policies.decisions import (
 from policies.signals import SIGNAL_TYPES
 from policies.views import Role
 from routing.request.stages import DISAGGREGATED, UNIFIED
+from routing.sizing.length_prediction import OutputEstimate
 
 
 class Leaves(BaseException):
@@ -87,6 +88,9 @@ NONSENSE: tuple[Callable[[], object], ...] = (
     OddAdmit,
     lambda: (Eject(replica_id="nobody", reason=EjectionReason.FAILURES, for_s=math.nan),),
     lambda: (Role.DECODE, Role.PREFILL),
+    lambda: OutputEstimate(0, 1),
+    lambda: OutputEstimate(7, 10**400),
+    lambda: {"a": 10**400},
 )
 
 
@@ -211,6 +215,42 @@ class WildQueueing(Wild):
 
     def work_ahead_s(self, request: Any) -> Any:
         return self._do(lambda: 1.0)
+
+
+class WildPredictor(Wild):
+    wants_ngrams = None
+
+    def predict(self, request: Any) -> Any:
+        return self._do(lambda: OutputEstimate(1, request.max_output_tokens))
+
+    def observe(self, *_: Any) -> Any:
+        self._do(lambda: None)
+
+    def quantile_tokens(self, *_: Any) -> Any:
+        return self._do(lambda: 1)
+
+
+class WildClassifier(Wild):
+    def classify(self, request: Any, lanes: Any, *_: Any) -> Any:
+        return self._do(lambda: self._rng.choice(lanes))
+
+
+class WildGuard(Wild):
+    def look(self, *_: Any) -> Any:
+        self._do(lambda: None)
+
+    def are_on(self, role: Role) -> Any:
+        return self._do(lambda: self._rng.random() < 0.5)
+
+
+class WildTracker(Wild):
+    def cached_tokens(self, request: Any) -> Any:
+        return self._do(lambda: {"a": request.prompt_tokens})
+
+    def _hears(self, *_: Any) -> Any:
+        return self._do(lambda: None)
+
+    sent = sent_elsewhere = cache_changed = forget = _hears
 
 
 class WildPlanning(Wild):

@@ -28,6 +28,8 @@ from routing import (
 )
 from routing.breakers.breaker import PolicyFailure
 from routing.breakers.breakers import Breakers, is_own
+from routing.config.spec import LanesSpec
+from routing.lanes.lanes import Lane, TokenRange
 from tests.routing.dialogue import Dialogue
 
 WILD = "tests.routing.breakers.misbehaving:Wild"
@@ -53,11 +55,11 @@ def wild(question: str, seed: int) -> PolicyChoice:
 class Host:
     """Carries out what a dispatcher wants, and lets things happen at random."""
 
-    def __init__(self, seed: int, failures: list[PolicyFailure], policies: Mapping[str, PolicyChoice]) -> None:
+    def __init__(self, seed: int, failures: list[PolicyFailure], policies: Mapping[str, Any]) -> None:
         self.script = random.Random(seed)
         breakers = Breakers(failures.append, lambda: 0.0)
         params = DispatcherParams(waiting_room_s=1.0, quarantine_s=0.5)
-        self.talk = Dialogue(breakers=breakers, params=params, **policies)  # type: ignore[arg-type]
+        self.talk = Dialogue(breakers=breakers, params=params, **policies)
         self.open: list[str] = []
         self.ending: list[str] = []
         self.timers: dict[str, float] = {}
@@ -87,7 +89,7 @@ class Host:
         if dice < 0.35:
             self.arrived += 1
             name, priority = f"q{self.arrived}", self.script.choice(list(Priority))
-            self.tell(lambda: self.talk.arrives(name, budget_s=5.0, priority=priority))
+            self.tell(lambda: self.talk.arrives(name, budget_s=5.0, priority=priority, prefix_blocks=(1,)))
         elif dice < 0.4 and self.arrived:
             gone = f"q{self.script.randrange(self.arrived) + 1}"
             self.tell(lambda: self.talk.tell(ClientGone(request_id=gone)))
@@ -158,6 +160,77 @@ def test_a_policy_that_always_fails_is_left_out_and_requests_are_served(question
     assert {each.question for each in failures} == {question}
     assert {each.policy for each in failures} == {choice.name}
     assert any(each.is_left_out for each in failures)
+
+
+POOLS = tuple(role.value for role in Role)
+LANES = (
+    Lane(name="short", prompt_tokens=TokenRange(0, 50), pools=POOLS),
+    Lane(name="long", prompt_tokens=TokenRange(50), pools=POOLS),
+)
+PARTS = {
+    "length_prediction": "Predictor",
+    "prefixes": "Tracker",
+    "lanes.classifier": "Classifier",
+    "lanes.guard": "Guard",
+}
+"""What is no policy and may be somebody's own, and the wild one of it."""
+
+
+def part(question: str, **params: Any) -> dict[str, Any]:
+    """What tells a dispatcher to have that one."""
+    choice = PolicyChoice(name=f"{WILD}{PARTS[question]}", params=params)
+    room, _, kind = question.partition(".")
+    return {room: LanesSpec(lanes=LANES, **{kind: choice}) if kind else choice}
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), question=st.sampled_from(sorted(PARTS)))
+def test_whatever_a_part_does_every_request_has_one_outcome(seed: int, question: str) -> None:
+    host = Host(seed, [], part(question, seed=seed))
+    for _ in range(150):
+        host.step()
+    host.wind_up()
+    assert host.outcomes == Counter({f"q{number + 1}": 1 for number in range(host.arrived)})
+    assert host.talk.is_over
+
+
+@pytest.mark.parametrize("question", sorted(PARTS))
+def test_a_part_that_always_fails_is_left_out_and_requests_are_served(question: str) -> None:
+    failures: list[PolicyFailure] = []
+    host = Host(3, failures, part(question, seed=1, sanity=0.0))
+    for _ in range(400):
+        host.step()
+    host.wind_up()
+    assert host.talk.is_over
+    assert {(each.question, each.policy) for each in failures} == {(question, f"{WILD}{PARTS[question]}")}
+    assert any(each.is_left_out for each in failures)
+
+
+@pytest.mark.parametrize("question", sorted(PARTS))
+def test_a_part_that_does_what_it_should_is_asked_and_never_blamed(question: str) -> None:
+    failures: list[PolicyFailure] = []
+    host = Host(3, failures, part(question, seed=1, sanity=1.0))
+    for _ in range(400):
+        host.step()
+    host.wind_up()
+    assert host.talk.is_over
+    assert failures == []
+
+
+def test_a_reload_that_leaves_a_part_as_it_is_leaves_its_breaker_as_it_is() -> None:
+    failures: list[PolicyFailure] = []
+    choice = part("length_prediction", seed=1, sanity=0.0)
+    talk = Dialogue(breakers=Breakers(failures.append, lambda: 0.0), **choice)
+    talk.replicas(Role.UNIFIED, *"abc")
+    for number in range(4):
+        talk.arrives(f"q{number}")
+    before = len(failures)
+    assert before
+
+    talk.tell(reconfigured(talk.spec))
+    talk.arrives("after")
+
+    assert len(failures) == before, "it is still left out"
 
 
 def test_a_planner_that_fails_has_requests_run_whole() -> None:
