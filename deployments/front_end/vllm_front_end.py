@@ -99,12 +99,10 @@ class VllmFrontEnd:
         endpoint = self._endpoint(kind)
         EXCHANGE.set(exchange)
         self._name(exchange.adapter)
+        asked = _read(endpoint, for_vllm(fields, endpoint.known))
         try:
-            asked = endpoint.read(for_vllm(fields, endpoint.known))
             check_number(getattr(asked, "prompt", None), getattr(asked, "n", None), self._max_requests)
             answer = await endpoint.create(asked, request)
-        except ValidationError as error:
-            raise api_error_of(error) from error
         except CLIENTS_FAULTS as error:
             raise _api_error(create_error_response(error)) from error
         if isinstance(answer, ErrorResponse):
@@ -129,6 +127,18 @@ class VllmFrontEnd:
     def close(self) -> None:
         """Frees the renderer's threads."""
         self._client.shutdown()
+
+
+def _read(endpoint: Endpoint, fields: dict[str, Any]) -> Any:
+    """A request of vLLM's. What its validators raise is raised by what the body says, whatever it is."""
+    try:
+        return endpoint.read(fields)
+    except ValidationError as error:
+        raise api_error_of(error) from error
+    except CLIENTS_FAULTS as error:
+        raise _api_error(create_error_response(error)) from error
+    except Exception as error:
+        raise invalid(f"a field has a wrong type: {type(error).__name__}, {str(error)[:200]}") from error
 
 
 def _check_parser(field: str, name: str | None, known: Collection[str]) -> None:

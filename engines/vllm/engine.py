@@ -70,7 +70,7 @@ from engines.vllm.liveness import answered
 from engines.vllm.nixl.leases import held_for
 from engines.vllm.orphan_guard import OrphanGuard
 from engines.vllm.step_log import EngineSizes, EngineStep, OnStep, SequenceOutput
-from policies.errors import EngineDied, EngineError, EngineUnavailable, KvTransferFailed, RequestInvalid
+from policies.errors import EngineDied, EngineError, EngineUnavailable, KvTransferFailed, RequestInvalid, ServingError
 from policies.views import Role
 
 POLL_INTERVAL_VARIABLE = "SPILLWAY_KV_POLL_INTERVAL_S"
@@ -388,10 +388,12 @@ class VllmEngine:
         return text, resumed(self._stream(request, params), text)
 
     async def _stream(self, request: EngineRequest, params: SamplingParams) -> AsyncGenerator[RequestOutput, None]:
+        has_begun = False
         async with self._taken_in(request) as lora, aclosing(self._run(request, params, lora)) as run:
             async for output in run:
                 if output.outputs[0].finish_reason == "error":
-                    raise _failure(params, f"vLLM gave {request.request_id} up")
+                    raise _failure(request, params, has_begun=has_begun)
+                has_begun = True
                 yield output
 
     @asynccontextmanager
@@ -670,8 +672,15 @@ def _detokenizer(tokenizer: Any, request: EngineRequest, params: SamplingParams)
     return IncrementalDetokenizer.from_new_request(tokenizer, asked)
 
 
-def _failure(params: SamplingParams, message: str) -> EngineError:
+def _failure(request: EngineRequest, params: SamplingParams, *, has_begun: bool) -> ServingError:
+    """Why vLLM has given a request up, which it does not say: KV that did not come, or a grammar that no token goes on
+    with, since the request allows none of those that would.
+    """
     pulls_kv = (params.extra_args or {}).get("kv_transfer_params", {}).get("do_remote_prefill")
+    if request.sampling.structured_output and (has_begun or not pulls_kv):
+        said = "the structured output and what else is asked of the answer leave no token to go on with"
+        return RequestInvalid(said, "structured_outputs")
+    message = f"vLLM gave {request.request_id} up"
     return KvTransferFailed(message) if pulls_kv else EngineError(message)
 
 

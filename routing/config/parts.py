@@ -153,7 +153,7 @@ def build_parts(
         spec: The choices.
         rng_for: Gives the random stream for a purpose.
         provided: What the host can supply.
-        guards: Put around what is somebody's own.
+        guards: Put around parts of somebody's own; policies have to be put behind theirs yet.
         before: What to keep where the spec has not changed.
 
     Raises:
@@ -163,7 +163,7 @@ def build_parts(
     access, prefixes, budget = maker.access(rng_for, provided), maker.prefixes(), maker.budget()
     demand, slo_meter, first_tokens = maker.demand(), maker.slo_meter(), maker.first_tokens(prefixes)
     predictor, classifier, shares_news = maker.predictor(), maker.classifier(), _shares_news(spec)
-    made = DispatcherParts(
+    return DispatcherParts(
         policies=_metered(spec, maker.policies(rng_for, provided, access, first_tokens, budget), demand, slo_meter),
         planner=maker.planner(provided),
         predictor=predictor,
@@ -181,7 +181,6 @@ def build_parts(
         demand=demand,
         slo_meter=slo_meter,
     )
-    return guards.around(made, spec)
 
 
 class _PartsMaker:
@@ -382,7 +381,7 @@ class Reconfiguration:
         self._provided = provided
         self._guards = guards
         self._spec = spec
-        self.parts = build_parts(spec, rng_for=rng_for, provided=provided, guards=guards)
+        self.parts = self._made(spec, NOTHING_BEFORE)
 
     def parts_for(self, event: Reconfigured) -> DispatcherParts:
         """The parts that the dispatcher has from now on.
@@ -396,9 +395,11 @@ class Reconfiguration:
             if getattr(spec, name) != getattr(present, name):
                 allowed = f"what it has been since the start: {getattr(present, name)}"
                 raise ConfigError(name, getattr(spec, name), allowed)
-        before = PartsBefore(present, self.parts)
-        self.parts = build_parts(
-            spec, rng_for=self._rng_for, provided=self._provided, guards=self._guards, before=before
-        )
+        self.parts = self._made(spec, PartsBefore(present, self.parts))
         self._spec = spec
         return self.parts
+
+    def _made(self, spec: DispatcherSpec, before: PartsBefore) -> DispatcherParts:
+        rng_for, provided, guards = self._rng_for, self._provided, self._guards
+        made = build_parts(spec, rng_for=rng_for, provided=provided, guards=guards, before=before)
+        return guards.around(made, spec)

@@ -12,6 +12,7 @@ import pytest_asyncio
 
 from cluster.clock import MonotonicClock
 from engines import Chunk, Engine, EngineRequest, Sampling, StallDetector, check_engine, check_handoff, check_kv_events
+from engines.contract import StructuredOutput
 from engines.vllm.nixl.leases import HELD_UNTIL, time_of_day_s
 from policies.errors import EngineDied, EngineUnavailable, KvTransferFailed, RequestInvalid
 from policies.views import Role
@@ -164,6 +165,19 @@ async def test_a_prefill_refuses_an_answer_that_can_not_have_been(engines: Engin
 
     with pytest.raises(RequestInvalid):
         await engines.prefill.prefill(request)
+
+
+async def test_a_grammar_that_no_allowed_token_goes_on_with_is_the_requests_fault(engines: Engines) -> None:
+    """Or whoever sends such requests makes engines look sick."""
+    sampling = Sampling(max_tokens=8, allowed_token_ids=(5,), structured_output=StructuredOutput("regex", "[0-9]{4}"))
+    request = EngineRequest(request_id="contradictory", prompt_token_ids=[5, 6, 7], sampling=sampling)
+
+    with pytest.raises(RequestInvalid, match="leave no token") as caught:
+        async for _ in engines.unified.generate(request):
+            pass
+
+    assert caught.value.param == "structured_outputs"
+    engines.unified.check_health()
 
 
 async def test_a_suspended_engine_core_is_told_from_an_idle_one(engines: Engines) -> None:
