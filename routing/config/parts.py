@@ -140,12 +140,7 @@ NOTHING_BEFORE = PartsBefore()
 
 
 def build_parts(
-    spec: DispatcherSpec,
-    *,
-    rng_for: Callable[[str], Rng],
-    provided: frozenset[Need],
-    guards: Guards,
-    before: PartsBefore = NOTHING_BEFORE,
+    spec: DispatcherSpec, rng_for: Callable[[str], Rng], provided: frozenset[Need], guards: Guards, before: PartsBefore
 ) -> DispatcherParts:
     """Makes what a spec describes.
 
@@ -400,6 +395,5 @@ class Reconfiguration:
         return self.parts
 
     def _made(self, spec: DispatcherSpec, before: PartsBefore) -> DispatcherParts:
-        rng_for, provided, guards = self._rng_for, self._provided, self._guards
-        made = build_parts(spec, rng_for=rng_for, provided=provided, guards=guards, before=before)
-        return guards.around(made, spec)
+        made = build_parts(spec, self._rng_for, self._provided, self._guards, before)
+        return self._guards.around(made, spec)
