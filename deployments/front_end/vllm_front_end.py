@@ -133,6 +133,8 @@ def _read(endpoint: Endpoint, fields: dict[str, Any]) -> Any:
     """A request of vLLM's. What its validators raise is raised by what the body says, whatever it is."""
     try:
         return endpoint.read(fields)
+    except ApiError:
+        raise
     except ValidationError as error:
         raise api_error_of(error) from error
     except CLIENTS_FAULTS as error:

@@ -674,10 +674,11 @@ def _detokenizer(tokenizer: Any, request: EngineRequest, params: SamplingParams)
 
 def _failure(request: EngineRequest, params: SamplingParams, *, has_begun: bool) -> ServingError:
     """Why vLLM has given a request up, which it does not say: KV that did not come, or a grammar that no token goes on
-    with, since the request allows none of those that would.
+    with, since the request allows none of those that would. An answer that others have begun is not the request's.
     """
     pulls_kv = (params.extra_args or {}).get("kv_transfer_params", {}).get("do_remote_prefill")
-    if request.sampling.structured_output and (has_begun or not pulls_kv):
+    is_its_own = not request.answered_tokens and (has_begun or not pulls_kv)
+    if request.sampling.structured_output and is_its_own:
         said = "the structured output and what else is asked of the answer leave no token to go on with"
         return RequestInvalid(said, "structured_outputs")
     message = f"vLLM gave {request.request_id} up"

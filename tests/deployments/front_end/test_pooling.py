@@ -215,10 +215,10 @@ def test_token_ids_by_the_hundred_thousand_are_read_at_once_and_what_is_none_is_
     many = refused(http, "/v1/embeddings", model="embed", input=[5] * 400_000)
     for given in ([5, True], [[5, "x"]], [5, [6]], [5, None], [[5], "x"], [5.0]):
         assert refused(http, "/v1/embeddings", model="embed", input=given)[:2] == (400, "invalid_value"), given
-    texts = refused(http, "/v1/embeddings", model="embed", input=[""] * 400_000)
+    texts = refused(http, "/v1/embeddings", model="embed", input=[""] * 100_000)
 
     assert many[1] in ("context_length_exceeded", "invalid_value")
-    assert "400000 texts" in texts[3]
+    assert "100000 texts" in texts[3]
 
 
 def test_pairs_that_are_too_much_to_read_are_refused(http: httpx.Client) -> None:
