@@ -366,7 +366,9 @@ class OpenAIService:
             self._note(request, error.status, code=error.code)
 
     def _note(self, request: Request, status: int, **more: str) -> None:
-        """What is not forgotten."""
+        """What somebody has done, where that is kept."""
+        if not self._audit_log:
+            return
         tenant = self._tenants.of_key(api_key_of(request), unix_s())
         client = request.client.host if request.client else ""
         who = tenant.name if tenant else ""

@@ -2,15 +2,18 @@
 
 import math
 from collections import Counter
-from ipaddress import ip_network
+from ipaddress import IPv6Address, ip_network
 
 PREFIX_BITS = 64
 """Of an IPv6 address: whoever has one address has all that begin like that."""
 
 
 def client_of(address: str) -> str:
-    """Who comes from an address."""
-    return str(ip_network((address.partition("%")[0], PREFIX_BITS), strict=False)) if ":" in address else address
+    """Who comes from an address. One of IPv4 is one, also where a socket for both has it as one of IPv6."""
+    if ":" not in address:
+        return address
+    found = IPv6Address(address)
+    return str(found.ipv4_mapped or ip_network((int(found), PREFIX_BITS), strict=False))
 
 
 class ClientConnections:

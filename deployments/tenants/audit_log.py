@@ -53,6 +53,10 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class NoAuditLog:
     """Nobody wants to know."""
 
+    def __bool__(self) -> bool:
+        """Whether entries are kept, so that who it was is worth finding out."""
+        return False
+
     def note(self, entry: AuditEntry) -> None:
         """Somebody has done something."""
 
@@ -75,6 +79,9 @@ class AuditLog(NoAuditLog):
         self._waiting: queue.Queue[logging.LogRecord | None] = queue.Queue(MOST_WAITING)
         self._thread = threading.Thread(target=self._write, name="audit-log", daemon=True)
         self._thread.start()
+
+    def __bool__(self) -> bool:
+        return True
 
     def note(self, entry: AuditEntry) -> None:
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
