@@ -4,7 +4,7 @@ Unknown fields are errors, nothing is clamped, and every message names the field
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -604,6 +604,27 @@ class VllmFrontEndConfig(_Strict):
         return self.reasoning_parser is not None or self.chat_template is not None
 
 
+class EdgeTlsConfig(_Strict):
+    """TLS between clients and gateways, where no proxy is in front of them. Files are absolute, or relative to the
+    application's folder, on every node that has gateways, and are read again when they have changed.
+
+    Args:
+        certificate: PEM file: the certificate of what clients connect to, and those up to its authority.
+        key: PEM file: its private key, without a passphrase.
+        client_authorities: PEM file: whoever asks for anything but ``/health``, ``/ready`` and ``/metrics`` needs a
+            certificate that one of these authorities has signed; nobody does when not given.
+    """
+
+    certificate: str = Field(min_length=1)
+    key: str = Field(min_length=1)
+    client_authorities: str | None = Field(default=None, min_length=1)
+
+    @property
+    def paths(self) -> Sequence[str]:
+        """All files."""
+        return [each for each in (self.certificate, self.key, self.client_authorities) if each is not None]
+
+
 class GatewayConfig(_Strict):
     """The replicas that clients talk to.
 
@@ -616,6 +637,7 @@ class GatewayConfig(_Strict):
         max_body_bytes: Longest request body; a longer one is refused with 413.
         connections_per_client: Most connections that a gateway without a proxy in front has of one address, or of one
             /64 of IPv6; any number when not given. Behind a load balancer, all come from its address.
+        tls: How connections of clients are encrypted, without a proxy in front; not at all when not given.
         request_timeout_s: How long a request may take, from arrival to its last token.
         inner_hop: How attempts get to replicas: over one ``connection`` for each pair of a gateway and a replica, or
             each over a ``ray_handle``, which costs several times the processor time.
@@ -678,6 +700,7 @@ class GatewayConfig(_Strict):
     graceful_shutdown_timeout_s: Seconds = 20.0
     max_body_bytes: int = Field(default=8 * 1024 * 1024, ge=1024, le=1 << 30)
     connections_per_client: int | None = Field(default=None, ge=1)
+    tls: EdgeTlsConfig | None = None
     request_timeout_s: Seconds = 600.0
     inner_hop: Literal["connection", "ray_handle"] = "connection"
     flush_interval_s: float = Field(default=0.0, ge=0, le=1)

@@ -27,6 +27,7 @@ from typing import Any, TextIO
 import httpx
 import psutil
 import yaml
+from ray.serve.config import ProxyLocation
 from rich.console import Console
 
 from cluster.config.yaml_text import parse_yaml
@@ -34,7 +35,9 @@ from deployments.app import check_models
 from deployments.config import ROOT
 from deployments.configuration.models import Models, models_in
 from deployments.configuration.reloading import GATEWAY, laid_over, user_config_in
-from deployments.configuration.serve_file import check_deployments, check_serve_file, prefix_of, why_no_yaml
+from deployments.configuration.serve_file import check_deployments, check_serve_file, url_of, why_no_yaml
+from deployments.http.edge_tls import FIELD as TLS
+from deployments.http.edge_tls import WITH_A_PROXY
 from deployments.llm import translated
 from deployments.local.inner_ports import InnerPorts, is_free, own_inner_ports
 from deployments.local.more_nodes import MoreNodes
@@ -97,7 +100,7 @@ def load(config: Path, port: int | None = None) -> dict[str, Any]:
     try:
         check_serve_file(document)
         for application in document["applications"]:
-            _check(application)
+            _check(application, document.get("proxy_location"))
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # of what nobody has looked at before
         raise ConfigError("config", str(config), f"{WANTED} ({error})") from error
     for note in notes:
@@ -128,10 +131,13 @@ def _read(config: Path) -> tuple[dict[str, Any], list[str]]:
     raise ConfigError("config", str(config), f"{WANTED}{why}")
 
 
-def _check(application: dict[str, Any]) -> None:
+def _check(application: dict[str, Any], proxy_location: str | None) -> None:
     """Whether it can be served, and goes on with what it says for deployments that run."""
     models = models_in(application["args"])
     check_models(models)
+    tls = models[0].gateway.tls
+    if tls is not None and proxy_location != ProxyLocation.Disabled:
+        raise ConfigError(TLS, tls.certificate, WITH_A_PROXY)
     check_deployments(application, {GATEWAY, *(pool.name for each in models for pool in each.pools)})
     scaling = [each.policies.scaling.name for each in models if each.policies.spec().is_scaled]
     if scaling and application.get(EXTERNAL_SCALER) is not True:
@@ -179,7 +185,7 @@ def running(
     written.write_text(yaml.safe_dump(document, sort_keys=False))
     with own_inner_ports(port) as ports:
         more = environment(place, ports, python_proxy=python_proxy)
-        url = f"http://{http.get('host', '127.0.0.1')}:{port}{prefix_of(document)}"
+        url = url_of(document, port, http.get("host", "127.0.0.1"))
         nodes = MoreNodes(num_nodes - 1, port, more, place / "more-nodes.log")
         start = partial(_serve_run, written, log, more)
         with nodes, _serving(lambda: Deployment(url=url, process=start(), log=log), nodes, tell) as deployment:
@@ -314,7 +320,7 @@ def _last_line(log: Path) -> str:
 def _look(url: str) -> tuple[bool, str]:
     """Whether the deployment is ready, and a line for people about how far it is."""
     try:
-        answer = httpx.get(f"{url}/ready", timeout=2, verify=False)  # noqa: S501 - plain HTTP, and quicker
+        answer = httpx.get(f"{url}/ready", timeout=2, verify=False)  # noqa: S501 - its own, by an address
         replicas: dict[str, int] = answer.json()["replicas"]
     except httpx.HTTPError:
         return False, "Ray starts"

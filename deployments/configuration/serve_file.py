@@ -72,10 +72,11 @@ def check_serve_file(document: Mapping[str, Any]) -> None:
         _check_what_is_imported(f"{APPLICATIONS}.{number}", each)
 
 
-def prefix_of(document: Mapping[str, Any]) -> str:
-    """What the paths of the first application begin with: ``/llm``, or nothing."""
-    route: str = document[APPLICATIONS][0].get("route_prefix", "/")
-    return route.rstrip("/")
+def url_of(document: Mapping[str, Any], port: int, host: str = "127.0.0.1") -> str:
+    """Where the first application of a file that was checked is found: ``http://127.0.0.1:8000/llm``."""
+    application = document[APPLICATIONS][0]
+    scheme = "https" if (application["args"].get("gateway") or {}).get("tls") else "http"
+    return f"{scheme}://{host}:{port}{application.get('route_prefix', '/').rstrip('/')}"
 
 
 def check_deployments(application: Mapping[str, Any], known: Iterable[str]) -> None:

@@ -19,6 +19,7 @@ from deployments.gateway.service import OpenAIService
 from deployments.gateway.watches.loop_watch import LoopWatch, NoLoopWatch
 from deployments.http import hot_routes
 from deployments.http.client_connections import ClientConnections
+from deployments.http.edge_tls import edge_tls_of
 from deployments.http.own_port import NoOwnPort, OwnPort
 from deployments.listener.listener_actor import address_of, ensure_listener
 from deployments.openai.errors import ApiError, internal_error, method_not_allowed, not_found, to_response
@@ -61,6 +62,7 @@ class Gateway:
         self._port = NoOwnPort()
         self._loop_watch: NoLoopWatch | LoopWatch = NoLoopWatch()
         self._clients = ClientConnections(args.gateway.connections_per_client or math.inf)
+        self._tls = edge_tls_of(args.gateway.tls)
         self._patience_s = args.gateway.graceful_shutdown_timeout_s
         self._has_started = False
 
@@ -73,11 +75,13 @@ class Gateway:
         if not self._has_started:
             self._has_started = True
             self._loop_watch = LoopWatch()
-            if taken := own_http_address():
+            taken = own_http_address()
+            self._tls.check(has_proxy=taken is None)
+            if taken is not None:
                 host, port, keep_alive_s = taken
                 address = address_of(host, port)
                 ensure = partial(ensure_listener, address)
-                self._port = await OwnPort.open(self, address, keep_alive_s, ensure, self._clients)
+                self._port = await OwnPort.open(self, address, keep_alive_s, ensure, self._clients, tls=self._tls)
 
     async def __del__(self) -> None:
         """Serve awaits this when it takes the gateway away, and has waited for what has come through its proxies."""

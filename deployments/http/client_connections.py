@@ -1,6 +1,7 @@
 """How many connections each client has: one that opens thousands leaves the others theirs."""
 
 import math
+import socket
 from collections import Counter
 from ipaddress import IPv6Address, ip_network
 
@@ -14,6 +15,15 @@ def client_of(address: str) -> str:
         return address
     found = IPv6Address(address)
     return str(found.ipv4_mapped or ip_network((int(found), PREFIX_BITS), strict=False))
+
+
+def client_at(connection: socket.socket) -> str:
+    """Who is at the other end; empty, if it has gone already."""
+    try:
+        address: str = connection.getpeername()[0]
+    except OSError:
+        return ""
+    return client_of(address)
 
 
 class ClientConnections:

@@ -13,7 +13,8 @@ from typing import Any, Self
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-from deployments.http.client_connections import ClientConnections, client_of
+from deployments.http.client_connections import ClientConnections, client_at
+from deployments.http.edge_tls import NO_TLS, OPEN_PATHS, NoTls
 from deployments.http.hot_routes import HotRoutes
 from deployments.http.request_pace import MAX_HEAD_BYTES, RequestPace
 from deployments.listener.acceptor import Acceptor, Ensure
@@ -38,10 +39,12 @@ class OwnPort(NoOwnPort):
         app: The application.
         keep_alive_s: How long a connection without a request is kept.
         clients: How many connections each has, and may have.
+        tls: How they are encrypted.
     """
 
-    def __init__(self, app: Any, keep_alive_s: int, clients: ClientConnections) -> None:
+    def __init__(self, app: Any, keep_alive_s: int, clients: ClientConnections, tls: NoTls = NO_TLS) -> None:
         self._clients = clients
+        self._tls = tls
         self._server = QuietServer(
             uvicorn.Config(
                 app,
@@ -58,7 +61,14 @@ class OwnPort(NoOwnPort):
 
     @classmethod
     async def open(
-        cls, app: Any, address: Address, keep_alive_s: int, ensure: Ensure, clients: ClientConnections
+        cls,
+        app: Any,
+        address: Address,
+        keep_alive_s: int,
+        ensure: Ensure,
+        clients: ClientConnections,
+        *,
+        tls: NoTls = NO_TLS,
     ) -> Self:
         """Takes requests from now on.
 
@@ -68,12 +78,13 @@ class OwnPort(NoOwnPort):
             keep_alive_s: How long a connection without a request is kept.
             ensure: Starts the node's listener if there is none; blocks, in a thread.
             clients: How many connections each has, and may have.
+            tls: How they are encrypted.
 
         Raises:
             ConfigError: Another program listens there, or the address is none of this node's.
             NoListener: The listener does not start.
         """
-        port = cls(app, keep_alive_s, clients)
+        port = cls(app, keep_alive_s, clients, tls)
         try:
             port._acceptor = await Acceptor.open(address, port._take, ensure)
         except BaseException:
@@ -88,21 +99,28 @@ class OwnPort(NoOwnPort):
         await self._server.close(patience_s)
 
     def _take(self, connection: socket.socket) -> None:
-        protocol = self._server.protocol(acceptor=self._acceptor, clients=self._clients)
+        client = client_at(connection)
+        protocol = self._server.protocol(acceptor=self._acceptor, clients=self._clients, client=client, tls=self._tls)
         task = asyncio.get_running_loop().create_task(self._connect(protocol, connection))
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
 
     async def _connect(self, protocol: "CountedConnection", connection: socket.socket) -> None:
+        loop, tls = asyncio.get_running_loop(), self._tls
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, connection)
-        except OSError:  # the client has gone already
+            await loop.connect_accepted_socket(
+                lambda: protocol, connection, ssl=tls.context, ssl_handshake_timeout=tls.handshake_s
+            )
+        except OSError:  # the client has gone already, or what it says is no TLS
             protocol.end()
             connection.close()
 
 
 TOO_SLOW = ApiError(408, "the request did not come in time; send it faster, or less of it", "request_too_slow")
 TOO_MANY = ApiError(429, "too many connections from this address; close some", "too_many_connections")
+NO_CERTIFICATE = ApiError(
+    401, "a client certificate is needed, of an authority that is known here", "client_certificate_required"
+)
 HEAD_TOO_LONG = ApiError(431, f"a request's headers have at most {MAX_HEAD_BYTES} bytes", "headers_too_long")
 
 
@@ -113,13 +131,19 @@ class CountedConnection(HotRoutes):
     Args:
         acceptor: Is told of it.
         clients: Whose connections are counted.
+        client: Whose it is.
+        tls: How it is encrypted.
     """
 
-    def __init__(self, *args: Any, acceptor: Acceptor, clients: ClientConnections, **more: Any) -> None:
+    def __init__(
+        self, *args: Any, acceptor: Acceptor, clients: ClientConnections, client: str, tls: NoTls, **more: Any
+    ) -> None:
         super().__init__(*args, **more)
         self._acceptor = acceptor
         self._clients = clients
-        self._client = ""
+        self._client = client
+        self._tls = tls
+        self._may_stay = clients.begin(client)
         self._is_busy = True
         self._has_head = False
         self._pace = RequestPace(self.loop, self._end_slow_request)
@@ -127,10 +151,7 @@ class CountedConnection(HotRoutes):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._pace.begin()
-        client = client_of((transport.get_extra_info("peername") or ("",))[0])
-        if self._clients.begin(client):
-            self._client = client
-        else:
+        if not self._may_stay:
             self._refuse(TOO_MANY)
 
     def data_received(self, data: bytes) -> None:
@@ -182,8 +203,13 @@ class CountedConnection(HotRoutes):
         """It is over."""
         self.rest()
         self._acceptor.count(connections=-1)
+        if self._may_stay:
+            self._clients.end(self._client)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: object) -> None:
+        if cycle.scope["path"] not in OPEN_PATHS and not self._tls.knows(self.transport):
+            self._refuse(NO_CERTIFICATE)
+            return
         if not self._is_busy:
             self._is_busy = True
             self._acceptor.count(requests=1)
@@ -196,6 +222,4 @@ class CountedConnection(HotRoutes):
     def connection_lost(self, exc: Exception | None) -> None:
         self._pace.end()
         self.end()
-        if self._client:
-            self._clients.end(self._client)
         super().connection_lost(exc)

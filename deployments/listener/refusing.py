@@ -15,6 +15,8 @@ RETRY_AFTER_S = 5.0
 BODY_PATIENCE_S = 2.0
 """A client that is answered while it still sends may not get to see the answer."""
 END_PATIENCE_S = 2.0
+HANDSHAKE = b"\x16"
+"""The first byte of a TLS connection; no method of HTTP begins with it."""
 ERROR = ApiError(
     503, "no gateway takes requests now; try again later", "no_gateway_available", retry_after_s=RETRY_AFTER_S
 )
@@ -31,8 +33,16 @@ async def refuse(scope: dict[str, Any], receive: Any, send: Any) -> None:
     await response(scope, receive, send)
 
 
+def _speaks_tls(connection: socket.socket) -> bool:
+    """Whether its client has begun a handshake, and would take what it is told for nonsense."""
+    try:
+        return connection.recv(1, socket.MSG_PEEK) == HANDSHAKE
+    except BlockingIOError:
+        return False
+
+
 class Refusals:
-    """Answers connections that no gateway takes."""
+    """Answers connections that no gateway takes; who wants TLS, of which it has no certificate, is closed."""
 
     def __init__(self) -> None:
         config = uvicorn.Config(refuse, http="httptools", lifespan="off", access_log=False, log_config=None)
@@ -45,8 +55,11 @@ class Refusals:
             while True:
                 connection, _ = listening.accept()
                 connection.setblocking(False)
-                await loop.connect_accepted_socket(self._server.protocol, connection)
                 number += 1
+                if _speaks_tls(connection):
+                    connection.close()
+                    continue
+                await loop.connect_accepted_socket(self._server.protocol, connection)
         return number
 
     async def close(self) -> None:

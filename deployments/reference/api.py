@@ -128,6 +128,12 @@ OF_THE_GATEWAY: tuple[tuple[int, str, str, str], ...] = (
         "without a proxy: its address has `gateway.connections_per_client` at this gateway",
         "close some, and use one for several requests",
     ),
+    (
+        401,
+        "client_certificate_required",
+        "without a proxy: `gateway.tls.client_authorities`, and the connection has no certificate",
+        "connect with one that such an authority has signed",
+    ),
     (413, "body_too_long", "the body exceeds `gateway.max_body_bytes`", "send less"),
     (431, "headers_too_long", "without a proxy: request line and headers exceed 64 KiB", "send less"),
     (500, "internal_error", "the gateway failed", "report it"),

