@@ -2,7 +2,7 @@
 
 The first one to accept has a connection, so a gateway that stands still gets none. A gateway with more to do than
 another one waits ``GRACE_S`` for the others before it takes what is left: the least busy one goes first, and nothing
-depends on whether it lives. Where hundreds of connections wait, no gateway waits for another.
+depends on whether it lives. Where more connections wait than make the others as busy, or hundreds, no gateway waits.
 """
 
 import asyncio
@@ -189,15 +189,16 @@ class Acceptor:
         self._slot = None
 
     def _on_readable(self) -> None:
-        is_crowd = False
         for _ in range(MAX_AT_ONCE):
-            if not is_crowd and self._load > self._page.least():
-                is_crowd = num_waiting(self._listening) > CROWD
-                if not is_crowd:
-                    self._wait(GRACE_S, self._page.num_taken())
-                    return
+            if self._load > self._page.least() and not self._is_enough_for_all():
+                self._wait(GRACE_S, self._page.num_taken())
+                return
             if not self._accept():
                 return
+
+    def _is_enough_for_all(self) -> bool:
+        """Whether the others have all that they should have of what waits if this gateway takes one."""
+        return num_waiting(self._listening) > min(CROWD, self._page.room_below(self._load))
 
     def _wait(self, for_s: float, num_taken: int) -> None:
         self._loop.remove_reader(self._listening)

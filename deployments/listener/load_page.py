@@ -82,6 +82,11 @@ class LoadPage:
         """The load of the gateway that has the least."""
         return min(self._loads)
 
+    def room_below(self, load: int) -> int:
+        """Connections that gateways with less than this load take before each of them has as much."""
+        requests = load >> CONNECTIONS_BITS
+        return sum(max(1, requests - (each >> CONNECTIONS_BITS)) for each in self._loads if each < load)
+
     def num_taken(self) -> int:
         """Connections that gateways have taken, all together; it only grows."""
         return sum(self._taken)

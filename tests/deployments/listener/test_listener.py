@@ -43,7 +43,8 @@ async def test_in_a_crowd_a_gateway_does_not_wait_for_one_that_has_less_to_do(mo
     async with listening(new_address()) as address, gateway(App("a", may_answer=False), address) as port:
         own = port._acceptor
         asyncio.get_running_loop().remove_reader(own._listening)
-        monkeypatch.setattr(own._page, "least", lambda: -1)  # another one, that stands still
+        own._page.claim()  # another one, that stands still
+        own.count(requests=CROWD * 10)
         clients = [socket.create_connection(address[:2]) for _ in range(CROWD + MAX_AT_ONCE)]
         assert num_waiting(own._listening) == CROWD + MAX_AT_ONCE
 
@@ -51,8 +52,39 @@ async def test_in_a_crowd_a_gateway_does_not_wait_for_one_that_has_less_to_do(mo
         assert num_waiting(own._listening) == CROWD
         own._on_readable()
         assert num_waiting(own._listening) == CROWD, "it waits for the other one"
+        own.count(requests=-CROWD * 10)
         for client in clients:
             client.close()
+
+
+async def test_a_gateway_that_is_ahead_takes_its_part_of_what_is_more_than_the_others_are_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(acceptor, "GRACE_S", 3600.0)
+    async with listening(new_address()) as address, gateway(App("a", may_answer=False), address) as port:
+        own = port._acceptor
+        asyncio.get_running_loop().remove_reader(own._listening)
+        own._page.claim()
+        own.count(requests=3)
+        clients = [socket.create_connection(address[:2]) for _ in range(11)]
+
+        own._on_readable()
+
+        assert num_waiting(own._listening) == 7, "as many as the other one needs to have seven, too"
+        own.count(requests=-3)
+        for client in clients:
+            client.close()
+
+
+def test_those_that_are_less_busy_have_room_for_what_makes_them_as_busy_and_for_one_at_least() -> None:
+    page = LoadPage.create()
+    loads = [load_of(5, 9), load_of(2, 9), load_of(5, 3), load_of(7, 0)]
+    for load in loads:
+        slot = page.claim()
+        assert slot is not None
+        page.say(slot, load)
+    assert [page.room_below(load) for load in loads] == [3 + 1, 0, 3, 2 + 5 + 2]
+    page.close()
 
 
 async def test_what_no_gateway_takes_is_refused_and_the_next_gateway_serves_again() -> None:
