@@ -24,6 +24,7 @@ from loadtests.studies.adversary import (
     half_requests,
     malformed,
     noisy_neighbour,
+    policy_author,
     prefix_oracle,
     replicas_blamed,
     strangers,
@@ -61,6 +62,7 @@ SETUPS: Mapping[str, _Setup] = {
         EMULATED,
         (strangers.ATTACK, malformed.ATTACK, replicas_blamed.ATTACK, noisy_neighbour.ATTACK, half_requests.ATTACK),
     ),
+    "policies": _Setup("emulated.yaml", policy_author.ARGS, (policy_author.ATTACK,)),
     "vllm": _Setup("unified-vllm.yaml", VLLM, (prefix_oracle.ATTACK,)),
 }
 ATTACKS = tuple(each.name for setup in SETUPS.values() for each in setup.attacks)
