@@ -11,7 +11,7 @@ import pytest
 from engines.peer_port import free_port
 from loadtests.live.configuration import read_config
 from loadtests.live.deployed import Deployed, deployed
-from loadtests.studies.adversary.strangers import rays_ports, says_without_a_token
+from loadtests.studies.adversary.attacks.strangers import rays_ports, says_without_a_token
 from tests.deployments.data_plane.certificates import make_certificates
 from tests.deployments.live_cluster import emulated_args
 from tests.engines.emulated_engines import ensure_tokenizer

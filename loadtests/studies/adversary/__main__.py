@@ -20,7 +20,8 @@ from loadtests.machine.systems import ROOT, provenance
 from loadtests.machine.told_steps import Tell, told_steps
 from loadtests.simulation.save_folder import make_folder
 from loadtests.simulation.verdict import Verdict
-from loadtests.studies.adversary import (
+from loadtests.studies.adversary.attack import Attack
+from loadtests.studies.adversary.attacks import (
     half_requests,
     malformed,
     noisy_neighbour,
@@ -29,7 +30,6 @@ from loadtests.studies.adversary import (
     replicas_blamed,
     strangers,
 )
-from loadtests.studies.adversary.attack import Attack
 from loadtests.studies.adversary.finding import Finding, table, verdict_of
 from loadtests.studies.adversary.sender import Sender, sender
 from loadtests.studies.adversary.target import EMULATED, VLLM, target

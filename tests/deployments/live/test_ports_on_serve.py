@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from deployments.reference.ports import NOBODY, PORTS, Port, Reach
-from loadtests.studies.adversary.strangers import says_without_a_token
+from loadtests.studies.adversary.attacks.strangers import says_without_a_token
 from tests.deployments.live_cluster import MARK, Live
 
 pytestmark = [pytest.mark.ray, pytest.mark.vllm]

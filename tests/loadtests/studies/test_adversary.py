@@ -12,9 +12,9 @@ import pytest
 
 from loadtests.simulation.verdict import Verdict
 from loadtests.studies.adversary import __main__ as adversary
+from loadtests.studies.adversary.attacks.malformed import _mutated
 from loadtests.studies.adversary.bodies import DEAR, MIB, honest
 from loadtests.studies.adversary.finding import Finding, verdict_of
-from loadtests.studies.adversary.malformed import _mutated
 from loadtests.studies.adversary.raw_http import NO_ANSWER, ask, request
 from loadtests.studies.adversary.sender import Sending, send
 from tests.deployments.gateway_in_process import gateway_in_process

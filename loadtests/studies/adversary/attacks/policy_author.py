@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from loadtests.machine.told_steps import Tell
-from loadtests.studies.adversary import bad_policies
 from loadtests.studies.adversary.attack import Attack
+from loadtests.studies.adversary.attacks import bad_policies
 from loadtests.studies.adversary.finding import Finding
 from loadtests.studies.adversary.raw_http import NO_ANSWER, ask, request
 from loadtests.studies.adversary.sender import Sender

@@ -1,0 +1,1 @@
+"""What is tried against deployments, each with a module of its own."""
