@@ -20,6 +20,8 @@ LOOK_EVERY_S = 10.0
 """How often files are looked at, when connections come."""
 HANDSHAKE_S = 20.0
 """A client that has not proved anything by then is closed: as long as it has for a request."""
+SHUTDOWN_S = 300.0
+"""How long a client that reads slowly has for the rest of its last answer."""
 OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"})
 """What is answered without a client's certificate, for what looks how gateways are."""
 
@@ -29,6 +31,7 @@ class NoTls:
 
     context: ssl.SSLContext | None = None
     handshake_s: float | None = None
+    shutdown_s: float | None = None
 
     def check(self, *, has_proxy: bool) -> None:
         """Whether connections can be as they should.
@@ -46,7 +49,7 @@ NO_TLS = NoTls()
 
 
 class EdgeTls(NoTls):
-    """Connections are TLS 1.2 or newer.
+    """Connections are TLS 1.2 or 1.3.
 
     Args:
         config: The files.
@@ -56,6 +59,7 @@ class EdgeTls(NoTls):
     """
 
     handshake_s = HANDSHAKE_S
+    shutdown_s = SHUTDOWN_S
 
     def __init__(self, config: EdgeTlsConfig) -> None:
         self._config = config
@@ -63,15 +67,15 @@ class EdgeTls(NoTls):
         self._seen = self._look()
         self._looked_at_s = self._loop.time()
         self._context = _context_of(config)
+        self._last_said = ""
 
     @property
     def context(self) -> ssl.SSLContext:  # type: ignore[override]
         """For the next connection. Files that have changed and don't go together are left for those before."""
         if self._loop.time() >= self._looked_at_s + LOOK_EVERY_S:
             self._looked_at_s = self._loop.time()
-            if (seen := self._look()) != self._seen:
+            if (seen := self._look()) != self._seen and self._has_read_again():
                 self._seen = seen
-                self._read_again()
         return self._context
 
     def check(self, *, has_proxy: bool) -> None:
@@ -81,12 +85,17 @@ class EdgeTls(NoTls):
     def knows(self, transport: asyncio.Transport) -> bool:
         return self._config.client_authorities is None or bool(transport.get_extra_info("peercert"))
 
-    def _read_again(self) -> None:
+    def _has_read_again(self) -> bool:
+        """Whether they could be; it is tried at each look, and what is wrong is said once."""
         try:
-            self._context = _context_of(self._config)
+            self._context, said = _context_of(self._config), ""
             LOGGER.info("certificates have changed and are read again: %s", self._config.certificate)
         except ConfigError as error:
-            LOGGER.error("certificates have changed and the former ones stay: %s", str(error))
+            said = str(error)
+            if said != self._last_said:
+                LOGGER.error("certificates have changed and the former ones stay: %s", said)
+        self._last_said = said
+        return not said
 
     def _look(self) -> Sequence[Any]:
         """What tells files from those that were there before."""
@@ -113,6 +122,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 def _context_of(config: EdgeTlsConfig) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
     certificate, key = ROOT / config.certificate, ROOT / config.key
     try:

@@ -96,6 +96,8 @@ class OwnPort(NoOwnPort):
     async def close(self, patience_s: float) -> None:
         """Takes no more connections, and waits so long for the answers that are under way."""
         self._acceptor.close()
+        if self._connecting:
+            await asyncio.wait(self._connecting, timeout=min(patience_s, FIRST_REQUEST_S))
         await self._server.close(patience_s)
 
     def _take(self, connection: socket.socket) -> None:
@@ -106,16 +108,26 @@ class OwnPort(NoOwnPort):
         task.add_done_callback(self._connecting.discard)
 
     async def _connect(self, protocol: "CountedConnection", connection: socket.socket) -> None:
-        loop, tls = asyncio.get_running_loop(), self._tls
+        tls = self._tls
         try:
-            await loop.connect_accepted_socket(
-                lambda: protocol, connection, ssl=tls.context, ssl_handshake_timeout=tls.handshake_s
+            if not protocol.may_stay and tls.context is not None:
+                raise ConnectionRefusedError  # to say so would take a handshake
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: protocol,
+                connection,
+                ssl=tls.context,
+                ssl_handshake_timeout=tls.handshake_s,
+                ssl_shutdown_timeout=tls.shutdown_s,
             )
         except OSError:  # the client has gone already, or what it says is no TLS
             protocol.end()
             connection.close()
 
 
+FIRST_REQUEST_S = 1.0
+"""How long a gateway that ends waits for a new client's handshake, and for its request: it may be on the way."""
+GOODBYE_S = 5.0
+"""How long a client has for its part of the end of TLS where nothing is left to be said; many never do it."""
 TOO_SLOW = ApiError(408, "the request did not come in time; send it faster, or less of it", "request_too_slow")
 TOO_MANY = ApiError(429, "too many connections from this address; close some", "too_many_connections")
 NO_CERTIFICATE = ApiError(
@@ -143,7 +155,8 @@ class CountedConnection(HotRoutes):
         self._clients = clients
         self._client = client
         self._tls = tls
-        self._may_stay = clients.begin(client)
+        self._goodbye: asyncio.TimerHandle | None = None
+        self.may_stay = clients.begin(client)
         self._is_busy = True
         self._has_head = False
         self._pace = RequestPace(self.loop, self._end_slow_request)
@@ -151,7 +164,7 @@ class CountedConnection(HotRoutes):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._pace.begin()
-        if not self._may_stay:
+        if not self.may_stay:
             self._refuse(TOO_MANY)
 
     def data_received(self, data: bytes) -> None:
@@ -191,7 +204,31 @@ class CountedConnection(HotRoutes):
             body = error.body()
             head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
             self.transport.write(STATUS_LINE[error.status] + head.encode() + body)
+        self._close()
+        self.rest()
+
+    def _close(self) -> None:
+        """Nothing is left to be said, or next to nothing."""
         self.transport.close()
+        if self._tls.context is not None and self._goodbye is None:
+            self._goodbye = self.loop.call_later(GOODBYE_S, self.transport.abort)
+
+    def timeout_keep_alive_handler(self) -> None:
+        if not self.transport.is_closing():
+            self._close()
+
+    def shutdown(self) -> None:
+        """The gateway ends."""
+        if self.cycle is None and self._is_busy:
+            self.loop.call_later(FIRST_REQUEST_S, self._shut)
+        else:
+            self._shut()
+
+    def _shut(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.keep_alive = False
+        elif not self.transport.is_closing():
+            self._close()
 
     def rest(self) -> None:
         """There is nothing to do for it."""
@@ -203,10 +240,12 @@ class CountedConnection(HotRoutes):
         """It is over."""
         self.rest()
         self._acceptor.count(connections=-1)
-        if self._may_stay:
+        if self.may_stay:
             self._clients.end(self._client)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: object) -> None:
+        if self.transport.is_closing():
+            return
         if cycle.scope["path"] not in OPEN_PATHS and not self._tls.knows(self.transport):
             self._refuse(NO_CERTIFICATE)
             return
@@ -221,5 +260,7 @@ class CountedConnection(HotRoutes):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._pace.end()
+        if self._goodbye is not None:
+            self._goodbye.cancel()
         self.end()
         super().connection_lost(exc)

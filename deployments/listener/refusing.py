@@ -37,7 +37,7 @@ def _speaks_tls(connection: socket.socket) -> bool:
     """Whether its client has begun a handshake, and would take what it is told for nonsense."""
     try:
         return connection.recv(1, socket.MSG_PEEK) == HANDSHAKE
-    except BlockingIOError:
+    except OSError:  # nothing has come, or it has gone
         return False
 
 

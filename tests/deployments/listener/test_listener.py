@@ -4,6 +4,7 @@ import asyncio
 import errno
 import signal
 import socket
+import struct
 from collections import Counter
 from contextlib import AsyncExitStack, ExitStack, suppress
 from functools import partial
@@ -19,6 +20,7 @@ from deployments.listener.handover import is_of_this_user, new_socket, receive, 
 from deployments.listener.listener import Listener, Patience
 from deployments.listener.load_page import FREE, NUM_SLOTS, LoadPage, load_of
 from deployments.listener.messages import Joining
+from deployments.listener.refusing import Refusals
 from tests.deployments.listener.listeners import App, ask, gateway, listening, new_address, process
 from tests.waiting import until_here
 
@@ -108,6 +110,20 @@ async def test_a_client_that_wants_tls_is_closed_and_told_nothing_that_it_would_
             await asyncio.wait_for(reader.read(), 20)
         writer.close()
         assert (await ask(address)).status_code == 503
+
+
+async def test_connections_that_were_reset_keep_nobody_waiting_for_the_refusal() -> None:
+    refusals = Refusals()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setblocking(False)
+        clients = [socket.create_connection(listening.getsockname()) for _ in range(6)]
+        for reset in clients[::2]:
+            reset.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            reset.close()
+        assert await refusals.answer_all(listening) == len(clients)
+    for client in clients:
+        client.close()
+    await refusals.close()
 
 
 async def test_a_body_that_still_comes_is_read_before_it_is_refused() -> None:

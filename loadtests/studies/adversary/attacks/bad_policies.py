@@ -12,11 +12,11 @@ from itertools import cycle
 from typing import Any
 
 from policies.contracts import Need
-from policies.decisions import ADMIT, KEEP, Again, Eject, EjectionReason
+from policies.decisions import ADMIT, KEEP, Eject, EjectionReason
 from policies.signals import ATTEMPT_ENDS, FirstToken, Signal
 from policies.views import RequestView
 
-ONE_IN, ONE_SIGNAL_IN = 12, 100
+ONE_IN = 12
 SLOW_S = 0.1
 """Twice as long as a decision may take."""
 
@@ -74,13 +74,11 @@ class _Bad:
     mistakes: Sequence[Mistake] = MISTAKES
 
     def __init__(self) -> None:
-        self._num_asks = self._num_signals = 0
+        self._num_asks = 0
         self._mistakes: Iterator[Mistake] = cycle(self.mistakes)
 
     def observe(self, signal: Signal) -> None:
-        self._num_signals += 1
-        if self._num_signals % ONE_SIGNAL_IN == 0:
-            next(self._mistakes)(lambda: None)
+        """Nothing goes wrong here, so that each failure is one of a decision."""
 
     def _answer(self, proper: Proper) -> Any:
         self._num_asks += 1
@@ -147,13 +145,6 @@ class BadHedging(_Bad):
 
     def target(self, request: RequestView, attempt: Any, candidates: Any, now_s: float) -> Any:
         return self._answer(lambda: next(iter(candidates)))
-
-
-class BadRetrying(_Bad):
-    """Tries again at once, when it answers."""
-
-    def decide(self, *_: Any) -> Any:
-        return self._answer(lambda: Again(after_s=0.0))
 
 
 class BadEjection(_Bad):
