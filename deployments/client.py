@@ -11,7 +11,7 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import httpx
@@ -25,6 +25,8 @@ def stream(
 ) -> Iterator[dict[str, Any]]:
     """Each event of a streamed answer, once and in order; an event with ``error`` is the last.
 
+    An answer whose events have no ids can't be gone on with: what breaks it off then is raised.
+
     Args:
         url: Of ``/v1/completions`` or ``/v1/chat/completions``.
         body: The request.
@@ -36,22 +38,23 @@ def stream(
         httpx.TransportError: No gateway can be reached for so long.
     """
     sent = {**(headers or {}), "idempotency-key": str(uuid.uuid4())}
-    heard_s, pause_s = time.monotonic(), FIRST_PAUSE_S
+    heard_s, pause_s, has_ids = time.monotonic(), FIRST_PAUSE_S, True
     with httpx.Client(timeout=patience_s) as http:
         while True:
             try:
                 for event_id, data in _events(http, url, {**body, "stream": True}, sent):
-                    sent |= {"last-event-id": event_id} if event_id else {}
-                    heard_s, pause_s = time.monotonic(), FIRST_PAUSE_S
                     if data == "[DONE]":
                         return
                     event: dict[str, Any] = json.loads(data)
                     yield event
                     if "error" in event:
                         return
+                    sent |= {"last-event-id": event_id} if event_id else {}
+                    has_ids = has_ids and bool(event_id)
+                    heard_s, pause_s = time.monotonic(), FIRST_PAUSE_S
             except (httpx.TransportError, httpx.HTTPStatusError) as error:
                 pause_s = max(min(2.0 * pause_s, LONGEST_PAUSE_S), _asked_to_wait_s(error))
-                if time.monotonic() + pause_s > heard_s + patience_s or _is_final(error):
+                if time.monotonic() + pause_s > heard_s + patience_s or _is_final(error) or not has_ids:
                     raise
                 threading.Event().wait(pause_s)
 
@@ -65,7 +68,7 @@ def _events(
             response.read()
             response.raise_for_status()
         event_id, data = "", ""
-        for line in response.iter_lines():
+        for line in _lines(response.iter_bytes()):
             name, _, value = line.partition(": ")
             if name == "id":
                 event_id = value
@@ -75,6 +78,15 @@ def _events(
                 yield event_id, data
                 event_id, data = "", ""
         raise httpx.RemoteProtocolError("the stream ended before its last event")
+
+
+def _lines(parts: Iterable[bytes]) -> Iterator[str]:
+    """Cut at line feeds alone: other characters that end lines may be in an answer."""
+    rest = b""
+    for part in parts:
+        *whole, rest = (rest + part).split(b"\n")
+        for line in whole:
+            yield line.removesuffix(b"\r").decode()
 
 
 def _is_final(error: httpx.HTTPError) -> bool:

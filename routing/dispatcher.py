@@ -577,7 +577,7 @@ class Dispatcher:
         return self.access.does_without(pool, self.fleet, now_s)
 
     def _on_replica_unstalled(self, event: events.ReplicaUnstalled, now_s: float) -> Effects:
-        readmitted = self._ejector.unstall(event.replica_id)
+        readmitted = self._ejector.unstall(event.replica_id, now_s)
         return [*readmitted, *self._drain_all(Role, now_s)] if readmitted else NOTHING
 
     def _on_probe_ended(self, event: events.ProbeEnded, now_s: float) -> Effects:

@@ -17,6 +17,8 @@ from engines.contract import Chunk
 
 MOST_TOKENS = 1 << 22
 """Of answers that have ended; 16 MB. The oldest go first."""
+ENTRY_TOKENS = 256
+"""As many more count for each answer, as keeping it takes a kilobyte beside them."""
 NOT_THE_LAST = Chunk("", ())
 
 
@@ -54,7 +56,7 @@ class Keeping(NotKept):
 
     def __init__(self, order: AttemptOrder, on_end: Callable[["Keeping"], None]) -> None:
         before = decode_request(order.request)
-        self.order = order
+        self.name, self.for_s = order.kept_as, order.kept_for_s
         self._token_ids = array("I", before.answered_token_ids if before.answered_tokens else ())
         self._chars = before.answered_chars
         self._last = NOT_THE_LAST
@@ -63,7 +65,7 @@ class Keeping(NotKept):
     @property
     def num_tokens(self) -> int:
         """How much that is."""
-        return len(self._token_ids)
+        return len(self._token_ids) + ENTRY_TOKENS
 
     def answer(self) -> KeptAnswer:
         """What there is of it now."""
@@ -93,8 +95,8 @@ class KeptAnswers:
     def __init__(self, call_later: Callable[[float, Callable[[], None]], object]) -> None:
         self._call_later = call_later
         self._kept: dict[str, Keeping] = {}
-        self._ended: OrderedDict[Keeping, None] = OrderedDict()
-        self._ended_tokens = 0
+        self._ended: OrderedDict[int, Keeping] = OrderedDict()
+        self._num_ended = self._ended_tokens = 0
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -112,15 +114,18 @@ class KeptAnswers:
         return None if kept is None else kept.answer()
 
     def _end(self, kept: Keeping) -> None:
-        self._ended[kept] = None
+        self._num_ended += 1
+        self._ended[self._num_ended] = kept
         self._ended_tokens += kept.num_tokens
-        self._call_later(kept.order.kept_for_s, partial(self._forget, kept))
+        self._call_later(kept.for_s, partial(self._forget, self._num_ended))
         while self._ended_tokens > MOST_TOKENS:
             self._forget(next(iter(self._ended)))
 
-    def _forget(self, kept: Keeping) -> None:
-        if kept in self._ended:
-            del self._ended[kept]
-            self._ended_tokens -= kept.num_tokens
-        if self._kept.get(kept.order.kept_as) is kept:
-            del self._kept[kept.order.kept_as]
+    def _forget(self, number: int) -> None:
+        """By a number: a timer that held the answer would keep it in memory."""
+        kept = self._ended.pop(number, None)
+        if kept is None:
+            return
+        self._ended_tokens -= kept.num_tokens
+        if self._kept.get(kept.name) is kept:
+            del self._kept[kept.name]

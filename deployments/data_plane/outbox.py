@@ -6,7 +6,9 @@ import socket
 from typing import cast
 
 from deployments.data_plane.frames import FrameError
-from deployments.data_plane.messages import FromGateway, FromReplica, frame_of
+from deployments.data_plane.messages import FromGateway, FromReplica, Given, frame_of
+from deployments.wire.inner_hop import Failure
+from policies.decisions import Reason
 
 LOGGER = logging.getLogger("ray.serve")
 KEEPALIVE_S = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
@@ -40,13 +42,18 @@ class Outbox:
             self._write_each(messages)
 
     def _write_each(self, messages: list[FromGateway | FromReplica]) -> None:
-        """They are too much for one frame; a message that is too much by itself ends the connection."""
-        try:
-            for message in messages:
+        """They are too much for one frame. An item that is too much by itself ends its stream, and no other."""
+        for message in messages:
+            try:
                 self._transport.write(frame_of([message]))
-        except FrameError:
-            LOGGER.exception("a message that can't be sent ends its connection")
-            self._transport.abort()
+            except FrameError as error:
+                LOGGER.error("a message can't be sent: %s", str(error))
+                if not isinstance(message, Given):
+                    self._transport.abort()
+                    return
+                said = "the answer is too long to be sent in one piece; ask for fewer logprobs"
+                failed = Given(message.stream, Failure(Reason.INVALID_REQUEST, said))
+                self._transport.write(frame_of([failed]))
 
 
 def keep_alive(transport: asyncio.BaseTransport) -> None:

@@ -41,7 +41,7 @@ from deployments.http.rate_limits import NO_ACCOUNT, NoAccount, TenantAccount
 from deployments.openai.errors import ApiError, error_of, invalid
 from deployments.openai.event_ids import EventId, EventIds
 from deployments.openai.identity import Terms, terms_of, wants_latency_budget
-from deployments.openai.requests import ChatRequest, CompletionRequest, SamplingFields
+from deployments.openai.requests import ChatRequest, CompletionRequest, SamplingFields, check_prompt_logprobs
 from deployments.openai.responses import OpenAiAnswer
 from deployments.openai.terms import TermsFields
 from deployments.openai.token_requests import DetokenizeRequest, TokenizeRequest
@@ -493,6 +493,7 @@ class ModelService:
     def _submit(
         self, terms: Terms, asked: Asked, engine_request: EngineRequest, keeping: AnswerKeeping = NO_KEEPING
     ) -> ServeOpenRequest:
+        check_prompt_logprobs(engine_request.sampling, len(engine_request.prompt_token_ids))
         if terms.cache_salt:
             engine_request = msgspec.structs.replace(engine_request, cache_salt=terms.cache_salt)
         is_begun = engine_request.answered_tokens > 0

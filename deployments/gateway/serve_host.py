@@ -545,8 +545,8 @@ class ServeHost:
             count(decision)
 
     def ended(self, attempt_id: str, event: AttemptEnd) -> None:
-        """Called once by each attempt, last of all."""
-        attempt = self._attempts.pop(attempt_id)
+        """Called once by each attempt, last of all; what comes of that may name it."""
+        attempt = self._attempts[attempt_id]
         if (attempt.is_accepted or attempt.output_tokens) and not isinstance(event, AttemptWithdrawn):
             opened = attempt.opened
             self._metrics.count_attempt(opened.lane, opened.view.priority, attempt.work)
@@ -555,4 +555,7 @@ class ServeHost:
         cancelled_at_s = self._cancelled_at_s.pop(attempt_id, None)
         if cancelled_at_s is not None:
             self._metrics.observe_cancel(self._clock.now_s() - cancelled_at_s)
-        self.handle(event)
+        try:
+            self.handle(event)
+        finally:
+            del self._attempts[attempt_id]

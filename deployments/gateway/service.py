@@ -28,7 +28,7 @@ from deployments.gateway.model_service import Asked, InGateway, ModelService
 from deployments.gateway.tracing import tracer_for
 from deployments.http.direct_request import DirectRequest
 from deployments.http.hot_routes import Handler as RouteHandler
-from deployments.http.json_body import declared_bytes, read_json
+from deployments.http.json_body import declared_bytes, read_json, uncounted
 from deployments.http.rate_limits import RateLimits
 from deployments.openai.errors import ApiError, anthropic_body, internal_error, invalid, retry_after
 from deployments.openai.identity import api_key_of, tenant_of
@@ -393,9 +393,13 @@ class OpenAIService:
         budget = LatencyBudget(self._clock.now_s)
         tenant = tenant_of(request, self._tenants)
         account = self._limits.account_of(tenant, self._config.replicas)
-        account.check_in(declared := declared_bytes(request, self._config.max_body_bytes))
-        fields, digest, num_bytes = await read_json(request, self._config.max_body_bytes)
-        account.take_bytes(num_bytes - declared)
+        config = self._config
+        account.check_in(declared := declared_bytes(request, config.max_body_bytes))
+        came = uncounted if declared else account.take_bytes
+        try:
+            fields, digest = await read_json(request, config.max_body_bytes, came, limit_s=config.request_timeout_s)
+        finally:
+            account.has_come()
         return Asked(fields=fields, digest=digest, tenant=tenant, budget=budget, account=account)
 
     async def _read_as_loader(self, request: Request, body: type[Body]) -> Body:

@@ -1,6 +1,8 @@
 """A request's body: read within bounds, and what its JSON says."""
 
+import asyncio
 import math
+from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -10,12 +12,25 @@ from fastapi import Request
 from deployments.openai.errors import ApiError, invalid
 
 DIGEST_BYTES = 8
+MOST_DIGITS = 18
+"""Of a length that is no nonsense; Python refuses to read thousands."""
+FOR_EVER_S = 1e9
 PLAIN_BYTES = 64 * 1024
 """What a body of so many bytes says is read whatever it is: in 10 ms at the most."""
+MOST_FIELDS = 1_024
+"""Of a longer body, which are read one by one."""
 MOST_VALUES = 1 << 20
 """In fields of longer bodies: what is read in 50 ms, and as many token ids as any model's context has."""
 DEAR_VALUES = 8
 """A text, a list, an object or a fraction takes as long to read as so many whole numbers."""
+
+
+Came = Callable[[int], None]
+"""Is told of bytes that come."""
+
+
+def uncounted(num_bytes: int) -> None:
+    """Of a body whose bytes are counted already, or by nobody."""
 
 
 class JsonBody(NamedTuple):
@@ -24,32 +39,46 @@ class JsonBody(NamedTuple):
     Args:
         fields: What it says.
         digest: A hash of its bytes: what a client's retries have in common.
-        num_bytes: How long it is.
     """
 
     fields: Any
     digest: str
-    num_bytes: int
 
 
-async def read_json(request: Request, max_bytes: int) -> JsonBody:
+async def read_json(
+    request: Request, max_bytes: int, came: Came = uncounted, *, limit_s: float = FOR_EVER_S
+) -> JsonBody:
     """What the body says.
 
+    Args:
+        request: Whose.
+        max_bytes: That it may have.
+        came: Is told of each part of it.
+        limit_s: How long it may take to come.
+
     Raises:
-        ApiError: 413 for a body over ``max_bytes``, 400 for one that is no JSON, or has more values than are read.
+        ApiError: 413 for a body over ``max_bytes``, 408 for one that takes too long, 400 for one that is no JSON, or
+            has more values than are read.
     """
-    raw = await _read(request, max_bytes)
+    try:
+        async with asyncio.timeout(limit_s):
+            raw = await _read(request, max_bytes, came)
+    except TimeoutError as error:
+        raise ApiError(408, f"the body has not come within {limit_s:g} s", "request_too_slow") from error
     try:
         fields = _decode(raw) if len(raw) <= PLAIN_BYTES else _decode_long(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise invalid(f"the body is not valid JSON: {error}", code="invalid_json") from error
-    return JsonBody(fields, blake2b(raw, digest_size=DIGEST_BYTES).hexdigest(), len(raw))
+    return JsonBody(fields, blake2b(raw, digest_size=DIGEST_BYTES).hexdigest())
 
 
 def declared_bytes(request: Request, max_bytes: int) -> int:
     """How long a request says that its body is, as far as it would be read; 0 where it does not say."""
     declared = request.headers.get("content-length", "")
-    return min(int(declared), max_bytes) if declared.isascii() and declared.isdigit() else 0
+    if not (declared.isascii() and declared.isdigit()):
+        return 0
+    digits = declared.lstrip("0")
+    return max_bytes if len(digits) > MOST_DIGITS else min(int(digits or "0"), max_bytes)
 
 
 def _finite(fraction: str) -> float:
@@ -69,10 +98,15 @@ def _decode_long(raw: bytes) -> dict[str, Any]:
     Raises:
         ApiError: 400, which field has too many.
     """
+    num_names = _without_escapes(raw).count(b'":')
+    if num_names > MOST_VALUES // DEAR_VALUES:
+        raise invalid(f"the body has {num_names:,} names; at most {MOST_VALUES // DEAR_VALUES:,} are read")
     try:
         split = _split(raw)
     except msgspec.ValidationError as error:
         raise invalid(f"body: {error}") from error
+    if len(split) > MOST_FIELDS:
+        raise invalid(f"the body has {len(split):,} fields; at most {MOST_FIELDS:,} are read")
     fields: dict[str, Any] = {}
     left = MOST_VALUES
     for name, said in split.items():
@@ -84,10 +118,14 @@ def _decode_long(raw: bytes) -> dict[str, Any]:
     return fields
 
 
+def _without_escapes(its: bytes) -> bytes:
+    """The same without those backslashes that a quotation mark could follow, or one that ends no text."""
+    return its.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in its else its
+
+
 def _num_values(its: bytes) -> int:
     """What is in a field: at the least one for each whole number, and more for what takes longer to read."""
-    if b"\\" in its:
-        its = its.replace(b"\\\\", b"").replace(b'\\"', b"")
+    its = _without_escapes(its)
     in_texts = DEAR_VALUES * (its.count(b'"') // 2)
     if in_texts > MOST_VALUES:
         return in_texts
@@ -96,7 +134,7 @@ def _num_values(its: bytes) -> int:
     return 1 + between.count(b",") + in_texts + DEAR_VALUES * num_dear
 
 
-async def _read(request: Request, max_bytes: int) -> bytes:
+async def _read(request: Request, max_bytes: int, came: Came) -> bytes:
     """Stops reading as soon as the body is too long, whatever its headers say."""
     too_long = ApiError(413, f"the body is longer than {max_bytes} bytes", "body_too_long")
     if declared_bytes(request, max_bytes + 1) > max_bytes:
@@ -107,6 +145,7 @@ async def _read(request: Request, max_bytes: int) -> bytes:
         length += len(part)
         if length > max_bytes:
             raise too_long
+        came(len(part))
         parts.append(part)
     return b"".join(parts)
 

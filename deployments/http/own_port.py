@@ -133,6 +133,11 @@ TOO_MANY = ApiError(429, "too many connections from this address; close some", "
 NO_CERTIFICATE = ApiError(
     401, "a client certificate is needed, of an authority that is known here", "client_certificate_required"
 )
+MOST_WAITING = 16
+"""Requests of one connection that wait for the answer before theirs."""
+TOO_MANY_WAIT = ApiError(
+    400, f"more than {MOST_WAITING} requests of this connection wait; read answers before you send more", "invalid_http"
+)
 HEAD_TOO_LONG = ApiError(431, f"a request's headers have at most {MAX_HEAD_BYTES} bytes", "headers_too_long")
 
 
@@ -158,7 +163,8 @@ class CountedConnection(HotRoutes):
         self._goodbye: asyncio.TimerHandle | None = None
         self.may_stay = clients.begin(client)
         self._is_busy = True
-        self._has_head = False
+        self._has_head = self._gets_on = False
+        self._idle_bytes = 0
         self._pace = RequestPace(self.loop, self._end_slow_request)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -168,9 +174,11 @@ class CountedConnection(HotRoutes):
             self._refuse(TOO_MANY)
 
     def data_received(self, data: bytes) -> None:
+        self._gets_on = False
         super().data_received(data)
         self._pace.count(len(data))  # a later request begins in the line before
-        if self._pace.is_waiting and not self._has_head and self._pace.num_bytes > MAX_HEAD_BYTES:
+        self._idle_bytes = 0 if self._gets_on else self._idle_bytes + len(data)
+        if self._pace.is_waiting and self._idle_bytes > MAX_HEAD_BYTES:
             self._refuse(HEAD_TOO_LONG)
 
     def on_message_begin(self) -> None:
@@ -178,11 +186,23 @@ class CountedConnection(HotRoutes):
         self._has_head = False
         self._pace.begin()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._has_head:  # what follows a body is nobody's
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
-        self._has_head = True
+        self._has_head = self._gets_on = True
+        if len(self.pipeline) >= MOST_WAITING:
+            self._refuse(TOO_MANY_WAIT)
+            raise ConnectionAbortedError  # which the parser stops at
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        self._gets_on = True
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
+        self._gets_on = True
         self._pace.end()
         super().on_message_complete()
 
@@ -199,6 +219,8 @@ class CountedConnection(HotRoutes):
     def _refuse(self, error: ApiError) -> None:
         """Says why the connection is closed, unless an answer is being written already."""
         self._pace.end()
+        if self.transport.is_closing():
+            return
         cycle = self.cycle
         if cycle is None or cycle.response_complete or not cycle.response_started:
             body = error.body()

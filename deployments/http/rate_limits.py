@@ -66,6 +66,9 @@ class NoAccount:
     def take_bytes(self, num_bytes: int) -> None:
         """Nobody counts."""
 
+    def has_come(self) -> None:
+        """Nobody waits for it."""
+
     def begin(self, prompt_tokens: int) -> NoUsage:
         """It may go on."""
         return NO_USAGE
@@ -101,7 +104,7 @@ class TenantAccount:
         }
         most = limits.concurrent_requests
         self._most_at_a_time = math.inf if most is None else max(1, most // num_gateways)
-        self._num_open = 0
+        self._num_open = self._num_coming = 0
 
     def check_in(self, num_bytes: int) -> None:
         """A request has come, of which the headers are read.
@@ -118,10 +121,15 @@ class TenantAccount:
         self._require_place()
         self._take(REQUESTS, 1.0)
         self._take(BYTES, num_bytes)
+        self._num_coming += 1
 
     def take_bytes(self, num_bytes: int) -> None:
-        """Its body has so many more than it has said."""
+        """So many bytes have come of a body that does not say how many it has; they may be more than are left."""
         self._take(BYTES, num_bytes)
+
+    def has_come(self) -> None:
+        """The body of one that was checked in is read, or never will be."""
+        self._num_coming -= 1
 
     def begin(self, prompt_tokens: int) -> Usage:
         """It is about to be dispatched, with a prompt of so many tokens.
@@ -141,7 +149,7 @@ class TenantAccount:
         self._take(TOKENS, output_tokens)
 
     def _require_place(self) -> None:
-        if self._num_open >= self._most_at_a_time:
+        if self._num_open + self._num_coming >= self._most_at_a_time:
             at_a_time = f"{self.limits.concurrent_requests:,} requests at a time"
             raise self._refusal(f"this API key's tenant may have {at_a_time}", SOON_S)
 

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from deployments.openai.requests import Message, TokenId
+from deployments.openai.requests import Message, TokenIds
 from deployments.openai.terms import Text
 from deployments.openai.validation import Unserved
 
@@ -47,4 +47,4 @@ class DetokenizeRequest(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     model: Text | None = None
-    tokens: list[TokenId]
+    tokens: TokenIds

@@ -177,8 +177,10 @@ def check_lengths(fields: Any, context_tokens: int, vocabulary_tokens: int) -> N
     if not isinstance(fields, dict) or not context_tokens:
         return
     prompt = fields.get("prompt")
-    if isinstance(prompt, list) and len(prompt) > context_tokens:
-        raise too_long(context_tokens, f"prompt has {len(prompt)} entries", "prompt")
+    if isinstance(prompt, list):
+        longest = max([len(prompt), *(len(each) for each in prompt if isinstance(each, list))])
+        if longest > context_tokens:
+            raise too_long(context_tokens, f"prompt has {longest} entries", "prompt")
     for name in ("logit_bias", "allowed_token_ids", "stop_token_ids", "bad_words"):
         entries = fields.get(name)
         if isinstance(entries, list | dict) and len(entries) > vocabulary_tokens:

@@ -33,8 +33,9 @@ class _Out(NamedTuple):
         token: The name of the timer that ends it.
         for_s: How long it is out.
         probe_then: What a probe has to show first, by what is known of its engine.
-        is_tried_then: Whether it is on trial after that.
+        attempts_then: How many it takes at a time after that.
         num_failed_probes: In a row.
+        before: What it was out for when it came to stand still, if it was.
     """
 
     pool: str
@@ -42,8 +43,9 @@ class _Out(NamedTuple):
     token: str
     for_s: float
     probe_then: ProbeKind
-    is_tried_then: bool
+    attempts_then: int
     num_failed_probes: int = 0
+    before: "tuple[_Out, ...]" = ()
 
     @property
     def timer(self) -> Sequence[CancelTimer]:
@@ -195,13 +197,26 @@ class Ejector:
         """Whether the replica is out because it stands still."""
         return replica_id in self._out and self._out[replica_id].until_s == math.inf
 
-    def unstall(self, replica_id: str) -> Sequence[Effect]:
-        """The replica goes on, with as many attempts as before."""
+    def unstall(self, replica_id: str, now_s: float) -> Sequence[Effect]:
+        """The replica goes on, with as many attempts as before; what it was out for, or has to show, still counts."""
         if not self.is_stalled(replica_id):
             return ()
         self._fleet.end_suspicion(replica_id)
+        if before := self._out[replica_id].before:
+            return self._out_as_before(replica_id, before[0], now_s)
         self._fleet.limit(replica_id, after_ejection=UNLIMITED_ATTEMPTS)
-        return (self._readmit(replica_id),)
+        erring = self._erring.get(replica_id, NEVER_ERRED)
+        if now_s < erring.until_s and not self._is_last(replica_id, now_s):
+            self._fleet.quarantine(replica_id, erring.until_s)
+        return (self._readmit(replica_id), *self._probe_erring(now_s))
+
+    def _out_as_before(self, replica_id: str, out: _Out, now_s: float) -> Sequence[Effect]:
+        self._out[replica_id] = out
+        self._fleet.limit(replica_id, after_ejection=out.attempts_then)
+        if now_s >= out.until_s or self._is_last(replica_id, now_s):
+            return self._is_over(replica_id, out, now_s)
+        self._fleet.quarantine(replica_id, out.until_s)
+        return ()
 
     def look(self, attempt: Attempt, now_s: float) -> Ejections:
         """The attempt has made progress or has ended: how are its replica and the others of the pool?
@@ -237,6 +252,10 @@ class Ejector:
         out = self._out.get(replica_id)
         if out is None or out.token != token:
             return self._probe_erring(now_s)
+        return self._is_over(replica_id, out, now_s)
+
+    def _is_over(self, replica_id: str, out: _Out, now_s: float) -> Sequence[Effect]:
+        """The time that it was to be out: it is back, or tried by a probe first."""
         if out.probe_then and self._probes.are_on and not self._is_last(replica_id, now_s):
             is_slow_still = out.num_failed_probes < MOST_SLOW_PROBES
             return self._probe(replica_id, out.probe_then if is_slow_still else ProbeKind.ANSWERS, now_s)
@@ -269,7 +288,8 @@ class Ejector:
         effects: list[Effect] = []
         for replica_id, erring in self._erring.items():
             replica = self._fleet.get(replica_id)
-            if erring.is_probed_then and erring.until_s <= now_s + EARLY_S and replica is not None:
+            is_due = erring.is_probed_then and erring.until_s <= now_s + EARLY_S and not self.is_stalled(replica_id)
+            if is_due and replica is not None and replica.is_up:
                 self._erring[replica_id] = erring._replace(is_probed_then=False)
                 if self._probes.are_on and not self._is_last(replica_id, now_s):
                     effects += self._probe(replica_id, ProbeKind.ANSWERS, now_s)
@@ -288,7 +308,7 @@ class Ejector:
         return probe.effects
 
     def _come_back(self, replica_id: str, out: _Out, now_s: float) -> Sequence[Effect]:
-        if out.is_tried_then:
+        if out.attempts_then < UNLIMITED_ATTEMPTS:
             self._on_trial[replica_id] = now_s + LONGEST_TRIAL_S
         return (self._readmit(replica_id),)
 
@@ -340,7 +360,11 @@ class Ejector:
         until_s = now_s + decision.for_s
         self._num_ejections += 1
         probe_then = max(PROBES.get(decision.reason, ProbeKind.NONE), self._awaited_probe(replica_id))
-        if replica_id in self._erring:
+        dropped = self._probes.drop(replica_id)
+        before: tuple[_Out, ...] = ()
+        if decision.reason is EjectionReason.STALLED:
+            before = self._put_off(replica_id, now_s, is_being_probed=bool(dropped))
+        elif replica_id in self._erring:
             self._erring[replica_id] = self._erring[replica_id]._replace(is_probed_then=False)
         token = f"{replica_id}.{self._num_ejections}:ejection"
         self._out[replica_id] = _Out(
@@ -349,15 +373,25 @@ class Ejector:
             token,
             decision.for_s,
             probe_then=probe_then,
-            is_tried_then=decision.attempts_then < UNLIMITED_ATTEMPTS,
+            attempts_then=decision.attempts_then,
+            before=before,
         )
-        if dropped := self._probes.drop(replica_id):
+        if dropped:
             self._fleet.end_suspicion(replica_id)  # which has no end until its probe has one
         self._fleet.quarantine(replica_id, until_s)
         self._fleet.limit(replica_id, after_ejection=decision.attempts_then)
         ejection = Record(decision=Ejection(replica_id=replica_id, pool=pool, reason=decision.reason, until_s=until_s))
         effects = (ejection, *dropped)
         return effects if until_s == math.inf else (*effects, SetTimer(token=token, at_s=until_s))
+
+    def _put_off(self, replica_id: str, now_s: float, *, is_being_probed: bool) -> tuple[_Out, ...]:
+        """What counts again when it moves: a probe that has not ended is one that has not begun."""
+        out, erring = self._out.get(replica_id), self._erring.get(replica_id)
+        if is_being_probed and out is not None:
+            out = out._replace(until_s=now_s)
+        elif is_being_probed and erring is not None:
+            self._erring[replica_id] = erring._replace(until_s=now_s, is_probed_then=True)
+        return () if out is None else (out,)
 
     def _awaited_probe(self, replica_id: str) -> ProbeKind:
         """What it has to show when its time is over, for what is known of it already."""

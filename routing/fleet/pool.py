@@ -227,10 +227,10 @@ class Pool:
             self.sort_in(replica)
 
     def end_suspicion(self, replica: Replica) -> None:
-        """The replica is spared no longer, if it was."""
+        """The replica is spared no longer, if it was; one that is not up comes back like that."""
+        replica.quarantined_until_s = 0.0
         if replica in self._quarantined:
             self._quarantined.remove(replica)
-            replica.quarantined_until_s = 0.0
             self._enter(replica)
 
     def sort_in(self, replica: Replica) -> None:

@@ -11,7 +11,7 @@ from deployments.data_plane.attempt_server import AttemptServer
 from deployments.data_plane.connections import Connections
 from deployments.data_plane.endpoint import Endpoint, new_key
 from deployments.data_plane.frames import FrameReader
-from deployments.data_plane.messages import Cancel, Open, frame_of, read_gateway
+from deployments.data_plane.messages import Cancel, Given, Open, frame_of, read_gateway, read_replica
 from deployments.data_plane.outbox import Outbox
 from deployments.data_plane.replica_connection import MOST_FAILURES, ConnectionState, ReplicaConnection
 from deployments.wire.attempt_call import WINDOW_ITEMS
@@ -397,6 +397,26 @@ async def test_what_is_too_much_for_one_frame_goes_in_several(monkeypatch: pytes
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert written.is_aborted
+
+
+async def test_an_item_that_is_too_much_for_a_frame_ends_its_stream_and_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(frames, "MAX_FRAME_BYTES", 200)
+    written = Written()
+    box = Outbox(written)  # type: ignore[arg-type]
+    for stream, text in ((1, "a"), (2, "b" * 300), (3, "c")):
+        box.put(Given(stream, Chunk(text, (1,))))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+    said = [message for data in written.writes for body in FrameReader().feed(data) for message in read_replica(body)]
+    assert [each.stream for each in said if isinstance(each, Given)] == [1, 2, 3]
+    failed = said[1]
+    assert isinstance(failed, Given)
+    assert isinstance(failed.item, Failure)
+    assert failed.item.reason is Reason.INVALID_REQUEST
+    assert not written.is_aborted
 
 
 async def test_a_gateway_connects_to_what_it_sees_and_lets_go_of_what_has_gone() -> None:

@@ -1,12 +1,14 @@
 """What a replica keeps of answers, alone and over a connection."""
 
+import gc
+import weakref
 from collections.abc import Callable
 
 import pytest
 
 from deployments.data_plane import kept_answers
 from deployments.data_plane.connections import Connections, NoConnections
-from deployments.data_plane.kept_answers import KeptAnswer, KeptAnswers
+from deployments.data_plane.kept_answers import ENTRY_TOKENS, KeptAnswer, KeptAnswers
 from deployments.data_plane.replica_connection import ConnectionState, ReplicaConnection
 from deployments.wire import inner_hop
 from deployments.wire.attempt_call import AttemptOrder
@@ -87,13 +89,21 @@ def test_nothing_is_kept_for_who_has_not_asked() -> None:
 
 
 def test_of_too_many_tokens_the_oldest_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_answers, "MOST_TOKENS", 4)
-    kept = KeptAnswers(Later())
+    monkeypatch.setattr(kept_answers, "MOST_TOKENS", 2 * (2 + ENTRY_TOKENS))
+    later = Later()
+    kept = KeptAnswers(later)
     for name in "abc":
         growing = kept.begin(order(name))
         growing.add(Chunk("xy", (1, 2)))
         growing.end()
     assert [name for name in "abc" if kept.find(name)] == ["b", "c"]
+    assert len(later.calls) == 3
+    held = weakref.ref(kept._ended[3])
+    for name in "de":
+        kept.begin(order(name)).end()
+    del growing
+    gc.collect()
+    assert held() is None, "its timer does not hold it"
 
 
 async def test_another_gateway_gets_what_there_is_and_the_first_one_is_told_that_it_is_over() -> None:

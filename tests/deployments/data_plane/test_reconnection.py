@@ -4,6 +4,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
@@ -12,6 +13,7 @@ import yaml
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from ray.serve.handle import DeploymentHandle
 
+from deployments import client
 from deployments.client import stream
 from deployments.config import ROOT
 from deployments.configuration.models import models_in
@@ -278,15 +280,15 @@ def test_the_client_notices_nothing_of_a_gateway_that_is_lost(
         asked = urls.pop(0) if len(urls) > 1 else urls[0]
         with real(self, method, f"{asked}{url}", **more) as answer:
             if len(urls) == 1 and asked is gateways.urls[0]:
-                monkeypatch.setattr(answer, "iter_lines", cut(answer.iter_lines, 5))
+                monkeypatch.setattr(answer, "iter_bytes", cut(answer.iter_bytes, 5))
             yield answer
 
-    def cut(lines: Callable[[], Iterator[str]], tokens: int) -> Callable[[], Iterator[str]]:
-        def some() -> Iterator[str]:
+    def cut(parts: Callable[[], Iterator[bytes]], tokens: int) -> Callable[[], Iterator[bytes]]:
+        def some() -> Iterator[bytes]:
             left = tokens
-            for line in lines():
+            for line in (line for part in parts() for line in part.splitlines(keepends=True)):
                 yield line
-                left -= line.startswith("data")
+                left -= line.startswith(b"data")
                 if not left:
                     raise httpx.ReadError("reset")
 
@@ -299,6 +301,45 @@ def test_the_client_notices_nothing_of_a_gateway_that_is_lost(
     page = gateways.portal.call(gateways.services[1]._export.page).decode()
     [counted] = [line for line in page.splitlines() if line.startswith("spillway_reconnections_total{")]
     assert counted.endswith('outcome="resumed"} 1.0')
+
+
+def stream_of(*answers: list[bytes]) -> Iterator[dict[str, Any]]:
+    """What the client makes of connections that say so much and break."""
+    left = [*answers]
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        def body() -> Iterator[bytes]:
+            yield from left.pop(0)
+            raise httpx.ReadError("reset")
+
+        return httpx.Response(200, content=body())
+
+    real = httpx.Client
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(httpx, "Client", lambda **more: real(transport=httpx.MockTransport(handle), **more))
+        yield from stream("http://gateway/v1/completions", BODY, patience_s=1.0)
+
+
+def test_an_answer_without_ids_is_not_begun_again_in_the_middle() -> None:
+    events = stream_of([b'data: {"text": "a"}\n\n', b'data: {"text": "b"}\n\n'], [b"data: [DONE]\n\n"])
+    assert [next(events)["text"] for _ in range(2)] == ["a", "b"]
+    with pytest.raises(httpx.ReadError):
+        next(events)
+
+
+def test_the_client_takes_no_character_of_an_answer_for_the_end_of_a_line() -> None:
+    odd = "a\u2028b\u2029c\x85d"
+    said = f'id: q.1\ndata: {{"text": "{odd}"}}\n\ndata: [DONE]\n\n'.encode()
+    assert [event["text"] for event in stream_of([said[:20], said[20:23], said[23:]])] == [odd]
+
+
+def test_time_that_the_caller_takes_for_an_event_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr(client, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    events = stream_of([b'id: q.1\ndata: {"text": "a"}\n\n'], [b"data: [DONE]\n\n"])
+    assert next(events) == {"text": "a"}
+    now_s[0] = 60.0
+    assert list(events) == []
 
 
 def test_the_client_gives_up_what_is_refused_for_good(gateways: Gateways) -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from deployments.wire.inner_hop import Failure
-from engines.contract import Chunk
+from engines.contract import Chunk, KvHandle
 from policies import PolicyChoice, Reason, Role
 from tests.deployments.host_dialogue import HostDialogue
 from tests.deployments.metrics_text import text_of
@@ -77,6 +77,19 @@ async def test_a_canary_that_a_hedge_elsewhere_has_beaten_counts_and_a_hedge_of_
     assert await talk.answered(opened, calls[winner], HELLO, END) == ("Hello.", completed())
     await talk.until(lambda: talk.is_over)
     assert counted(talk) == expected
+
+
+async def test_a_prefill_that_beats_a_canarys_counts_that_and_its_decode_follows() -> None:
+    """Its first word is its last one: it has ended when its race is counted."""
+    talk = HostDialogue(planner="always_disaggregated", hedging=hedge_after(0.0))
+    talk.replicas(Role.PREFILL, "p", "q", canaries=("p",)).replicas(Role.DECODE, "d")
+    opened = await talk.arrives("r")
+    calls = {name: await talk.call(name) for name in ("r.0", "r.1")}
+    assert [calls[name].target for name in ("r.0", "r.1")] == ["p", "q"]
+    calls["r.1"].answers(KvHandle({}, 3))
+    assert await talk.answered(opened, await talk.call("r.2"), HELLO, END) == ("Hello.", completed())
+    await talk.until(lambda: talk.is_over)
+    assert counted(talk) == {"beaten": 1.0}
 
 
 async def test_a_canary_that_stands_still_is_counted_though_its_requests_are_answered_elsewhere() -> None:

@@ -2,14 +2,19 @@
 
 import asyncio
 import socket
+from collections.abc import Iterable
+from contextlib import suppress
+from itertools import chain
 
 import httpx
 import pytest
 
 from deployments.http.client_connections import ClientConnections
 from deployments.http.own_port import NoOwnPort, OwnPort
+from deployments.listener.address import Address
 from policies.errors import ConfigError
 from tests.deployments.listener.listeners import App, ask, gateway, listening, new_address
+from tests.tables import for_each
 from tests.waiting import until_here
 
 
@@ -34,6 +39,48 @@ async def test_the_end_waits_for_answers_under_way_and_takes_no_new_connections(
             a.may_answer.set()
             assert (await asking).text == "a"
             await asyncio.wait_for(closing, 5)
+
+
+async def say(address: Address, said: Iterable[bytes]) -> bytes:
+    """Sends that until the gateway takes no more; all that it answers."""
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    with suppress(ConnectionError):
+        for each in said:
+            writer.write(each)
+            await writer.drain()
+    try:
+        return await asyncio.wait_for(reader.read(), 20)
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+@for_each("endless", [b"a:b\r\n", b"a: " + b"x" * 1_000, b"1;extension=" + b"x" * 1_000])
+async def test_what_follows_the_head_and_is_no_body_ends_the_connection(endless: bytes) -> None:
+    """Trailers, or one that never ends, or a chunk whose length is never told."""
+    head = b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
+    begin = head if b"extension" in endless else head + b"0\r\n"
+    part = endless * (10_000 // len(endless)) if b"\r\n" in endless else endless
+    app = App("a")
+    async with listening(new_address()) as address, gateway(app, address) as port:
+        parts = (part if each else part[:0] for each in range(1, 200_000_000 // len(part)))
+        answer = await asyncio.wait_for(say(address, chain([begin, endless], parts)), 20)
+        assert answer == b"" or b"431" in answer or answer.startswith(b"HTTP/1.1 200")
+        await until_here(lambda: port._acceptor._num_connections == 0)
+
+
+async def test_requests_of_one_connection_don_t_wait_without_bound() -> None:
+    app = App("a", may_answer=False)
+    async with listening(new_address()) as address, gateway(app, address) as port:
+        asked = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"
+        said = await say(address, [asked * 10_000])
+        assert not said or b'"code":"invalid_http"' in said, "what has not been read may take the words with it"
+        await until_here(lambda: port._acceptor._num_connections == 0)
+        assert app.num_asked == 1
+        app.may_answer.set()
+        answers = await say(address, [asked * 10 + b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"])
+        assert answers.count(b"HTTP/1.1 200") == 11
 
 
 async def test_an_answer_that_never_ends_does_not_keep_a_gateway_for_ever() -> None:

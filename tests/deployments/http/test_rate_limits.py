@@ -112,6 +112,7 @@ def test_bytes_that_were_declared_are_counted_before_they_come() -> None:
 def test_no_more_requests_are_under_way_at_a_time() -> None:
     account = an_account(concurrent_requests=1)
     account.check_in(0)
+    account.has_come()
     usage = account.begin(10)
     assert refusal_of(account).retry_after_s == 1.0
 
@@ -124,6 +125,7 @@ def test_those_that_were_read_at_the_same_time_are_counted_when_they_are_dispatc
     account = an_account(concurrent_requests=2)
     for _ in range(5):
         account.check_in(0)
+        account.has_come()
     usages = [account.begin(1) for _ in range(2)]
     with pytest.raises(ApiError, match="2 requests at a time"):
         account.begin(1)
@@ -140,6 +142,8 @@ def test_those_that_were_read_at_the_same_time_are_counted_when_they_are_dispatc
 def test_each_gateway_has_its_part_and_one_request_at_a_time_at_least() -> None:
     account = an_account(num_gateways=4, requests_per_min=8, concurrent_requests=2)
     account.check_in(0)
+    assert "2 requests at a time" in refusal_of(account).message, "its body still comes"
+    account.has_come()
     account.begin(1)
     assert "2 requests at a time" in refusal_of(account).message
     account.end(1)
@@ -219,6 +223,13 @@ def test_answers_say_what_is_left_and_refusals_when_to_come_back(shop: httpx.Cli
     assert tokens[1] <= 996 - 4 - 2 + 1, "a thousand tokens a minute come back while it runs"
     assert answers[-1].json()["error"]["code"] == "rate_limit_exceeded"
     assert int(answers[-1].headers["retry-after"]) <= 20
+
+
+def test_chunked_bodies_count_whatever_they_are(shop: httpx.Client) -> None:
+    """They don't say how long they are, and this one is no JSON."""
+    first, second = (shop.post("/v1/completions", content=iter([b"no" * 3_000] * 2), headers=HEADERS) for _ in range(2))
+    assert (first.status_code, second.status_code) == (400, 429)
+    assert "bytes a minute" in second.json()["error"]["message"]
 
 
 def test_streams_say_it_too(shop: httpx.Client) -> None:

@@ -13,8 +13,9 @@ from deployments.openai.requests import (
     CompletionRequest,
     Message,
     SamplingFields,
+    check_prompt_logprobs,
 )
-from deployments.openai.token_requests import TokenizeRequest
+from deployments.openai.token_requests import DetokenizeRequest, TokenizeRequest
 from deployments.openai.validation import api_error_of
 from engines.contract import Sampling, StructuredOutput
 from tests.tables import for_each
@@ -178,6 +179,8 @@ def test_what_an_answer_has_to_match_may_be_said_as_openai_and_as_vllm_do(
         ({"allowed_token_ids": []}, "allowed_token_ids", "at least 1"),
         ({"allowed_token_ids": [VOCABULARY]}, "allowed_token_ids", f"below the vocabulary size {VOCABULARY}"),
         ({"bad_words": [""]}, "bad_words", "at least 1"),
+        ({"logit_bias": {"1": 100.5}}, "logit_bias", "a bias is a number, -100 to 100"),
+        ({"logit_bias": {"1": True}}, "logit_bias", "a bias is a number, -100 to 100"),
         ({"prompt_logprobs": 21}, "prompt_logprobs", "less than or equal to 20"),
         ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs", "prompt_logprobs needs stream: false"),
     ],
@@ -186,6 +189,37 @@ def test_a_limit_that_is_none_is_refused_with_what_is_allowed(fields: Fields, pa
     error = refused(CompletionRequest, fields)
     assert (error.status, str(error.param).split(".")[0]) == (400, param)
     assert message in error.message
+
+
+@for_each(
+    ("kind", "fields"),
+    [
+        (DetokenizeRequest, {"tokens": [-1] * 1000}),
+        (CompletionRequest, {"model": "m", "prompt": [-1] * 1000}),
+        (CompletionRequest, {"model": "m", "prompt": [[-1] * 1000] * 1000}),
+        (CompletionRequest, {"model": "m", "prompt": "a", "stop_token_ids": [-1] * 1000}),
+        (CompletionRequest, {"model": "m", "prompt": "a", "allowed_token_ids": [-1] * 1000}),
+        (CompletionRequest, {"model": "m", "prompt": "a", "bad_words": [""] * 1000}),
+        (CompletionRequest, {"model": "m", "prompt": "a", "logit_bias": dict.fromkeys(map(str, range(1000)), 1e9)}),
+    ],
+)
+def test_of_a_list_of_nonsense_no_more_is_looked_at_than_it_takes_to_say_so(kind: Any, fields: Fields) -> None:
+    with pytest.raises(ValidationError) as caught:
+        kind.model_validate(fields)
+    assert caught.value.error_count() <= 5, "of each form that it may have, one"
+
+
+@for_each(("alternatives", "prompt_tokens", "fits"), [(0, 1 << 17, True), (20, 6_241, True), (20, 6_242, False)])
+def test_of_a_prompt_no_more_logprobs_are_given_than_are_written_at_a_time(
+    alternatives: int, prompt_tokens: int, fits: bool
+) -> None:
+    sampling = Sampling(max_tokens=1, prompt_logprobs=alternatives)
+    if fits:
+        check_prompt_logprobs(sampling, prompt_tokens)
+        return
+    with pytest.raises(ApiError, match="131082 logprobs; at most 131072") as caught:
+        check_prompt_logprobs(sampling, prompt_tokens)
+    assert (caught.value.status, caught.value.param) == (400, "prompt_logprobs")
 
 
 @for_each(

@@ -6,7 +6,7 @@ import pytest
 
 from policies import PolicyChoice, Reason, Role
 from policies.decisions import UNLIMITED_ATTEMPTS, Eject, EjectionReason
-from routing import CancelProbe, DispatcherParams, ReplicaStalled, TimerFired, reconfigured
+from routing import CancelProbe, DispatcherParams, ReplicaStalled, ReplicaUnstalled, TimerFired, reconfigured
 from routing.fleet.ejection import PROBATION_S
 from routing.sizing.geometry import ServiceRates
 from tests.routing.dialogue import DOUBLES, Dialogue
@@ -350,6 +350,79 @@ def test_one_that_leaves_during_a_probe_and_returns_is_well() -> None:
     talk.replicas(Role.UNIFIED, "a", "b")
 
     assert gets_requests(talk, "a")
+
+
+def test_one_that_fails_after_it_has_left_is_not_probed_and_well_when_it_returns() -> None:
+    talk = Dialogue().replicas(Role.UNIFIED, "a", "b")
+    for name in ("open", "other", "q"):
+        talk.arrives(name)
+    assert talk.sends == ["q.0 unified to a"]
+    talk.replicas(Role.UNIFIED, "b")
+
+    talk.fails("q.0", Reason.ENGINE_ERROR)
+    talk.finishes("q.1")
+    for timer in [each for each in talk.timers if each.endswith(":quarantine")]:
+        talk.fires(timer)
+
+    assert talk.probes == []
+    talk.replicas(Role.UNIFIED, "a", "b")
+    assert gets_requests(talk, "a")
+
+
+def test_one_that_stands_still_for_a_moment_stays_out_for_what_it_was_out_for() -> None:
+    talk = a_talk_without_a()
+    talk.at(1.0).tell(ReplicaStalled(replica_id="a"))
+    talk.at(1.5).tell(ReplicaUnstalled(replica_id="a"))
+    assert not gets_requests(talk, "a")
+
+    talk.fires("a.1:ejection")
+
+    assert talk.probes == ["a.1 on a"]
+    talk.probe_ends("a.1", is_well=True)
+    assert gets_requests(talk, "a")
+
+
+def test_one_that_stood_still_when_its_time_was_over_is_probed_when_it_moves() -> None:
+    talk = a_talk_without_a()
+    talk.at(1.0).tell(ReplicaStalled(replica_id="a"))
+    talk.fires("a.1:ejection")
+    assert talk.probes == []
+
+    talk.at(OUT_S + 5.0).tell(ReplicaUnstalled(replica_id="a"))
+
+    assert talk.probes == ["a.1 on a"]
+    assert not gets_requests(talk, "a")
+
+
+def test_a_probe_during_which_a_replica_stood_still_is_made_again() -> None:
+    talk = a_talk_without_a()
+    talk.fires("a.1:ejection")
+    talk.tell(ReplicaStalled(replica_id="a"))
+    assert talk.cancelled_probes == ["a.1"]
+    talk.tell(ReplicaUnstalled(replica_id="a"))
+    assert talk.probes == ["a.2 on a"]
+
+
+def test_one_that_was_spared_and_stood_still_has_its_probe_yet() -> None:
+    talk = Dialogue().replicas(Role.UNIFIED, "a", "b")
+    timer = spared(talk)
+    talk.tell(ReplicaStalled(replica_id="a"))
+    talk.tell(ReplicaUnstalled(replica_id="a"))
+    assert not gets_requests(talk, "a")
+    talk.fires(timer)
+    assert talk.probes == ["a.1 on a"]
+    talk.tell(ReplicaStalled(replica_id="a"))
+    talk.tell(ReplicaUnstalled(replica_id="a"))
+    assert talk.probes == ["a.2 on a"]
+
+
+def test_the_last_one_that_moves_again_is_asked_whatever_it_was_out_for() -> None:
+    talk = a_talk_without_a()
+    talk.tell(ReplicaStalled(replica_id="a"))
+    talk.replicas(Role.UNIFIED, "a")
+    talk.tell(ReplicaUnstalled(replica_id="a"))
+    talk.arrives("q")
+    assert talk.sends == ["q.0 unified to a"]
 
 
 def test_where_probes_are_turned_off_clients_requests_show_whether_it_is_well() -> None:
