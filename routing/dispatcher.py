@@ -541,14 +541,14 @@ class Dispatcher:
             self._ramp.forget(replica_id)
         effects += [*self._ramp.begin(replaced.fresh, now_s), *self._ejector.keep_one(event.pool, now_s)]
         if replaced.gone and self.fleet.is_empty(event.pool) and self.fleet.waiting_room_s:
-            effects.append(self._closing_time(event.pool, now_s))
+            effects.append(self._closing_time(event.pool))
         return [*effects, *self._drain_all(Role, now_s)]
 
-    def _closing_time(self, pool: str, now_s: float) -> SetTimer:
+    def _closing_time(self, pool: str) -> SetTimer:
         """When those are refused that still wait for a pool that has lost its last replica."""
         self._num_closings += 1
         token = f"{pool}.{self._num_closings}:{WAITING_ROOM_TIMER}"
-        return SetTimer(token=token, at_s=now_s + self.fleet.waiting_room_s)
+        return SetTimer(token=token, at_s=self.fleet.closes_at_s(pool))
 
     def _on_replica_reported(self, event: events.ReplicaReported, now_s: float) -> Effects:
         self.fleet.report(event.replica_id, event.prefill_tokens, event.kv_tokens, event.kv_cache_usage)
@@ -614,13 +614,17 @@ class Dispatcher:
 
     def _on_reconfigured(self, event: events.Reconfigured, now_s: float) -> Effects:
         """What is under way stays so, and what waits is enqueued in the new queues."""
-        before = self._queues
+        before, waited_s = self._queues, self.fleet.waiting_room_s
         self._use(self._parts_for(event))
         self.fleet.set_prefill_window(self._params.prefill_window_tokens)
         for request in self._requests.values():
             request.revise(self.request_classifier.put_in_lane(request.view, self.fleet, now_s))
         self._queues.take_over(before, now_s)
-        return self._drain_all(Role, now_s)
+        closings: list[Effect] = []
+        if self.fleet.waiting_room_s != waited_s:
+            empty = filter(self.fleet.is_empty, self.fleet.pool_names)
+            closings = [self._closing_time(each) for each in empty if self.fleet.closes_at_s(each) > now_s]
+        return [*closings, *self._drain_all(Role, now_s)]
 
     def _ask_again(self, now_s: float) -> Effects:
         """A request has ended, here or elsewhere: those that admission told to wait may start now."""

@@ -124,6 +124,10 @@ class Fleet:
         """Whether a pool has ever had a replica."""
         return pool in self._pools and self._pools[pool].has_begun
 
+    def closes_at_s(self, pool: str) -> float:
+        """When those are refused that still wait for a pool that has lost its last replica."""
+        return self._pools[pool].empty_since_s + self.waiting_room_s
+
     def is_empty(self, pool: str) -> bool:
         """Whether a pool has lost its last replica."""
         return pool in self._pools and self._pools[pool].is_empty

@@ -7,7 +7,7 @@ import pytest
 from policies import PolicyChoice, Reason, Role
 from policies.queueing import Edf
 from policies.views import Priority
-from routing import DispatcherParams
+from routing import DispatcherParams, reconfigured
 from routing.request.refusal import JITTER_FRACTION
 from routing.sizing.geometry import ServiceRates
 from tests.routing.dialogue import Dialogue, completed, refused
@@ -72,6 +72,20 @@ def test_waiting_requests_are_refused_when_the_last_replica_leaves() -> None:
     assert talk.responses == {name: refused(Reason.NO_REPLICA_AVAILABLE, to=name) for name in ("q2", "q3")}
     talk.finishes("q1.0")
     assert talk.is_over
+
+
+@pytest.mark.parametrize(("before_s", "after_s"), [(30.0, 10.0), (5.0, 10.0)])
+def test_a_waiting_room_that_is_reconfigured_closes_at_its_new_time(before_s: float, after_s: float) -> None:
+    talk = Dialogue(params=DispatcherParams(waiting_room_s=before_s)).replicas(Role.UNIFIED, "a")
+    talk.at(1.0).replicas(Role.UNIFIED)
+    talk.tell(reconfigured(replace(talk.spec, params=DispatcherParams(waiting_room_s=after_s))))
+    talk.at(2.0).arrives("q", budget_s=60.0)
+    assert talk.responses == {}
+
+    (timer,) = [token for token, at_s in talk.timers.items() if at_s == 1.0 + after_s]
+    talk.fires(timer)
+
+    assert talk.responses == {"q": refused(Reason.NO_REPLICA_AVAILABLE)}
 
 
 def test_waiting_requests_are_refused_when_the_last_replica_is_lost() -> None:
