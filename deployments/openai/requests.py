@@ -6,7 +6,7 @@ on) are refused by name: silence would change what the client gets.
 
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from deployments.openai.errors import invalid
@@ -45,9 +45,9 @@ UNSERVED: dict[str, tuple[tuple[Any, ...], str]] = {
 """Fields that OpenAI or vLLM knows and this deployment does not serve: values that change nothing, and what to say."""
 
 
-def _biases(said: dict[str, Any]) -> dict[str, Any]:
+def _biases(said: Any) -> Any:
     """Looked at until one is none, as token ids are."""
-    for bias in said.values():
+    for bias in said.values() if isinstance(said, dict) else ():
         if isinstance(bias, bool) or not isinstance(bias, int | float) or not -MOST_BIAS <= bias <= MOST_BIAS:
             raise PydanticCustomError("bias", f"a bias is a number, -{MOST_BIAS:g} to {MOST_BIAS:g}")
     return said
@@ -112,7 +112,9 @@ class SamplingFields(TermsFields):
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
     repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = 1.0
-    logit_bias: Annotated[dict[str, Any], AfterValidator(_biases)] | None = None
+    logit_bias: (
+        Annotated[dict[str, Annotated[float, Field(ge=-MOST_BIAS, le=MOST_BIAS)]], BeforeValidator(_biases)] | None
+    ) = None
     allowed_token_ids: Annotated[TokenIds, Field(min_length=1)] | None = None
     bad_words: Annotated[list[Annotated[str, Field(strict=True, min_length=1)]], Field(fail_fast=True)] | None = None
     response_format: ResponseFormat | None = None
