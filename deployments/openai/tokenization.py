@@ -178,13 +178,19 @@ def check_lengths(fields: Any, context_tokens: int, vocabulary_tokens: int) -> N
         return
     prompt = fields.get("prompt")
     if isinstance(prompt, list):
-        longest = max([len(prompt), *(len(each) for each in prompt if isinstance(each, list))])
-        if longest > context_tokens:
-            raise too_long(context_tokens, f"prompt has {longest} entries", "prompt")
+        _check_length(prompt, context_tokens)
+        for each in prompt:
+            if isinstance(each, list):
+                _check_length(each, context_tokens)
     for name in ("logit_bias", "allowed_token_ids", "stop_token_ids", "bad_words"):
         entries = fields.get(name)
         if isinstance(entries, list | dict) and len(entries) > vocabulary_tokens:
             raise invalid(f"{name} has {len(entries)} entries; the vocabulary has {vocabulary_tokens}", name)
+
+
+def _check_length(prompt: list[Any], context_tokens: int) -> None:
+    if len(prompt) > context_tokens:
+        raise too_long(context_tokens, f"prompt has {len(prompt)} entries", "prompt")
 
 
 Encoder = Callable[[str, bool], list[int]]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from deployments.http import json_body
-from deployments.http.json_body import MOST_FIELDS, MOST_VALUES, PLAIN_BYTES, declared_bytes, read_json
+from deployments.http.json_body import MOST_VALUES, PLAIN_BYTES, declared_bytes, read_json
 from deployments.openai.errors import ApiError
 from deployments.openai.validation import validated
 from tests.tables import for_each
@@ -151,14 +151,13 @@ async def test_a_long_body_of_too_many_values_is_refused_unread(value: bytes) ->
     with pytest.raises(ApiError) as caught:
         await said_by(b'{"dish": "soup", "more": [' + b",".join([value] * (number + 1)) + b"]}")
     assert (caught.value.status, caught.value.code) == (400, "invalid_value")
-    assert caught.value.param == (None if b":" in value else "more")
+    assert "more values than are read" in caught.value.message
 
 
 async def test_a_long_body_of_too_many_fields_is_refused_unread() -> None:
-    for number, said in ((MOST_FIELDS, "1,025 fields"), (MOST_VALUES // 8, "131,073 names")):
-        fields = {"dish": "soup", **{f"field-{each:060}": "text" for each in range(number)}}
-        with pytest.raises(ApiError, match=said):
-            await said_by(json.dumps(fields).encode())
+    fields = {"dish": "soup", **{f"field-{number:060}": number for number in range(MOST_VALUES // 8)}}
+    with pytest.raises(ApiError, match="more values than are read"):
+        await said_by(json.dumps(fields).encode())
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for_for_ever() -> None:
@@ -183,11 +182,6 @@ def test_a_length_of_thousands_of_digits_is_no_fault_of_the_servers(length: str)
 )
 async def test_a_long_text_and_as_many_token_ids_as_models_take_are_read(value: str) -> None:
     assert await said_by(b'{"prompt": ' + value.encode() + b"}") == {"prompt": json.loads(value)}
-
-
-async def test_a_long_body_that_is_no_object_is_refused() -> None:
-    with pytest.raises(ApiError, match="Expected `object`, got `array`"):
-        await said_by(b"[" + b"7, " * PLAIN_BYTES + b"7]")
 
 
 @for_each("fraction", ["1e999", "-1e999"])
