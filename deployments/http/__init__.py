@@ -1,1 +1,1 @@
-"""The hot routes: requests from the HTTP parser straight to the gateway's service, and events to the socket."""
+"""Clients' connections to a gateway: TLS, limits, bodies, and the hot routes past FastAPI, from parser to socket."""

@@ -29,9 +29,13 @@ OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"})
 class NoTls:
     """Connections are not encrypted."""
 
-    context: ssl.SSLContext | None = None
     handshake_s: float | None = None
     shutdown_s: float | None = None
+
+    @property
+    def context(self) -> ssl.SSLContext | None:
+        """For the next connection."""
+        return None
 
     def check(self, *, has_proxy: bool) -> None:
         """Whether connections can be as they should.
@@ -70,7 +74,7 @@ class EdgeTls(NoTls):
         self._last_said = ""
 
     @property
-    def context(self) -> ssl.SSLContext:  # type: ignore[override]
+    def context(self) -> ssl.SSLContext:
         """For the next connection. Files that have changed and don't go together are left for those before."""
         if self._loop.time() >= self._looked_at_s + LOOK_EVERY_S:
             self._looked_at_s = self._loop.time()

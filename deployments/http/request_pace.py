@@ -38,11 +38,6 @@ class RequestPace:
         """Whether a request has begun, or is expected, and is not whole."""
         return self._timer is not None
 
-    @property
-    def num_bytes(self) -> int:
-        """What has come of it."""
-        return self._num_bytes
-
     def begin(self) -> None:
         """A request is to come, or its first byte is here."""
         if self._timer is None:

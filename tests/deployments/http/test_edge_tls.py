@@ -21,7 +21,7 @@ from deployments.http.own_port import OwnPort
 from deployments.listener.address import Address
 from policies.errors import ConfigError
 from tests.deployments.data_plane.certificates import make_certificates
-from tests.deployments.listener.listeners import App, gateway, listening, new_address
+from tests.deployments.listener.listeners import App, gateway, listening, new_address, say
 from tests.tables import for_each
 from tests.waiting import until_here
 
@@ -87,18 +87,6 @@ async def ask(address: Address, context: ssl.SSLContext, path: str = "/v1/models
         return await client.get(f"https://{address.host}:{address.port}{path}")
 
 
-async def say(address: Address, what: bytes) -> bytes:
-    """The rest of what is said over a connection that begins so."""
-    reader, writer = await asyncio.open_connection(address.host, address.port)
-    writer.write(what)
-    try:
-        return await asyncio.wait_for(reader.read(), 20)
-    except ConnectionError:
-        return b""
-    finally:
-        writer.close()
-
-
 async def test_a_client_that_trusts_the_authority_is_served(ours: Certificates) -> None:
     async with encrypting(ours.config()) as address:
         assert (await ask(address, ours.client())).text == "a"
@@ -113,7 +101,7 @@ async def test_a_client_that_trusts_others_goes_away(ours: Certificates, theirs:
 
 async def test_nothing_is_said_in_the_clear(ours: Certificates) -> None:
     async with encrypting(ours.config()) as address:
-        said = await say(address, b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n")
+        said = await say(address, [b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n"])
         assert said == b"" or said.startswith(b"\x15\x03"), "an alert of TLS"
 
 
@@ -147,7 +135,7 @@ async def test_half_a_handshake_is_not_held_for_long_and_counts_for_its_client(
 ) -> None:
     monkeypatch.setattr(EdgeTls, "handshake_s", 0.5)
     async with encrypting_port(ours.config(), most=1) as (address, port):
-        half = asyncio.create_task(say(address, b"\x16\x03\x01"))
+        half = asyncio.create_task(say(address, [b"\x16\x03\x01"]))
         await until_here(lambda: bool(port._connecting))
         with pytest.raises(httpx.ConnectError):
             await ask(address, ours.client())

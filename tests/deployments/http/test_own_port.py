@@ -2,8 +2,6 @@
 
 import asyncio
 import socket
-from collections.abc import Iterable
-from contextlib import suppress
 from itertools import chain
 
 import httpx
@@ -11,9 +9,8 @@ import pytest
 
 from deployments.http.client_connections import ClientConnections
 from deployments.http.own_port import NoOwnPort, OwnPort
-from deployments.listener.address import Address
 from policies.errors import ConfigError
-from tests.deployments.listener.listeners import App, ask, gateway, listening, new_address
+from tests.deployments.listener.listeners import App, ask, gateway, listening, new_address, say
 from tests.tables import for_each
 from tests.waiting import until_here
 
@@ -39,21 +36,6 @@ async def test_the_end_waits_for_answers_under_way_and_takes_no_new_connections(
             a.may_answer.set()
             assert (await asking).text == "a"
             await asyncio.wait_for(closing, 5)
-
-
-async def say(address: Address, said: Iterable[bytes]) -> bytes:
-    """Sends that until the gateway takes no more; all that it answers."""
-    reader, writer = await asyncio.open_connection(address.host, address.port)
-    with suppress(ConnectionError):
-        for each in said:
-            writer.write(each)
-            await writer.drain()
-    try:
-        return await asyncio.wait_for(reader.read(), 20)
-    except ConnectionError:
-        return b""
-    finally:
-        writer.close()
 
 
 @for_each("endless", [b"a:b\r\n", b"a: " + b"x" * 1_000, b"1;extension=" + b"x" * 1_000])

@@ -5,8 +5,8 @@ import math
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import httpx
@@ -72,6 +72,21 @@ async def ask(address: Address, path: str = "/", timeout_s: float = 20.0) -> htt
     """One request, over a connection of its own."""
     async with httpx.AsyncClient(verify=False) as client:
         return await client.get(f"http://{address.host}:{address.port}{path}", timeout=timeout_s)
+
+
+async def say(address: Address, said: Iterable[bytes]) -> bytes:
+    """Sends that until the gateway takes no more; all that it answers."""
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    with suppress(ConnectionError):
+        for each in said:
+            writer.write(each)
+            await writer.drain()
+    try:
+        return await asyncio.wait_for(reader.read(), 20)
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
 
 
 @contextmanager
