@@ -387,6 +387,10 @@ class BacklogView(Protocol):
         """
         ...
 
+    def first_token_behind_s(self, work_s: float) -> float:
+        """The same if so much more work came in before the request and went where least is to be done."""
+        ...
+
     @property
     def shared_kv_fraction(self) -> float:
         """Of the KV tokens that this gateway's requests hold, each counted by itself, the part that another one has on

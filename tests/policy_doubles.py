@@ -409,6 +409,9 @@ class FakeBacklog:
     shared_kv_fraction: float = 0.0
     first_token_s: float = 0.0
 
+    def first_token_behind_s(self, work_s: float) -> float:
+        return self.first_token_s + work_s / self.num_replicas
+
 
 def a_request(request_id: str = "q", **terms: Any) -> RequestView:
     """A request that arrives at 0 s and has a minute; its other terms by their names."""

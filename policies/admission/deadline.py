@@ -14,7 +14,7 @@ from policies.views import BacklogView, RequestView, drain_s
 
 MEMORY_S = 10.0  # after which what was seen counts for little
 LATE_FRACTION, MARGIN_STEP, MARGIN_AT_FIRST = 0.007, 0.2, 1.0  # of refusals, that may come at the head of the queue
-MOST_UNTOLD = 0.5  # of what others can have let in: in the mean they have told the other half
+UNTOLD, UNTOLD_BY_LATE = 0.5, 5.0  # of what others can have let in, how much counts, and how much more by ``late``
 OF_WAIT, MOST_OF_WAIT = 0.03, 0.06  # what a margin of 1 adds to it, and any, where there is one gateway
 LATE_TOKENS_FRACTION, LATE_STEP, MOST_LATE, LATE_MEMORY_S = 0.02, 0.1, 1.0, 60.0  # of first tokens; what each adds
 
@@ -31,16 +31,17 @@ class Deadline:
     """May this request come in? If its first token can be there when it is due.
 
     Rule: ``safety * (1 + late) * (first_token_s + more_s)`` is no more than the time until that is due, with ``more_s =
-        (1 + margin) * overtaking_s + min(0.5, margin) * untold_s``, and ``min(0.06, 0.03 * margin) * wait_s`` where
-        there is one gateway. ``first_token_s`` is the router's estimate: its own prompt and, before it, ``wait_s``: who
-        goes first in the queue and the prompts at its replica. ``overtaking_s`` is what will come while it waits and be
-        due before it, as of late; ``untold_s`` what other gateways can have let in since they told. With
-        ``size_fairness`` below 1 the wait of a prompt longer than the mean counts ``(work / mean work) ** (1 -
-        size_fairness)`` times. At the head of the queue the estimate alone is asked again: what is hopeless never
-        starts. ``margin`` grows until less than a hundredth of refusals come as late as that. ``late``, up to 1, grows
-        until 2% of first tokens come after they are due: the more is offered, the more come in because their estimates
-        are short. KV in use at the same time, common tokens once, stays below ``kv_ceiling`` of what there is. A probe
-        after so many that come in or ten seconds puts wrong predictions right. Without a replica all come in.
+        (1 + margin) * overtaking_s + untold_s``, and ``min(0.06, 0.03 * margin) * wait_s`` where there is one gateway.
+        ``first_token_s`` is the router's estimate: its own prompt and, before it, ``wait_s``: who goes first in the
+        queue and the prompts at its replica. ``overtaking_s`` is what will come while it waits and be due before it, as
+        of late. Other gateways can have let in as much as this one since they told, and all send it where least is to
+        be done: ``untold_s`` is what ``min(1, 0.5 + 5 * late)`` of that adds to the wait. With ``size_fairness`` below
+        1 the wait of a prompt longer than the mean counts ``(work / mean work) ** (1 - size_fairness)`` times. At the
+        head of the queue the estimate alone is asked again: what is hopeless never starts. ``margin`` grows until less
+        than a hundredth of refusals come as late as that. ``late``, up to 1, grows until 2% of first tokens come after
+        they are due: the more is offered, the more come in because their estimates are short. KV in use at the same
+        time, common tokens once, stays below ``kv_ceiling`` of what there is. A probe after so many that come in or ten
+        seconds puts wrong predictions right. Without a replica all come in.
     State: a forecast of KV, fading rates of each SLO's work, a fading mean of prompts' work, two margins; permits.
     Consumes: ``Admitted``, ``Started``, ``Answering`` and ``Ended``.
     Complexity: O(n log n) in the replicas, O(log m) in what waits for each; short of KV, in open requests, too.
@@ -93,7 +94,7 @@ class Deadline:
         if not backlog.num_replicas:
             return Admit(_LetIn())
         wait_s = max(0.0, backlog.first_token_s - request.geometry.prefill_s)
-        more_s = self._longer_by_s(request, wait_s, backlog.num_replicas, now_s)
+        more_s = self._longer_by_s(request, backlog, wait_s, now_s)
         until_token_s = self._safety * (1.0 + self._late.at(now_s)) * (backlog.first_token_s + more_s)
         room_s = self._safety * (wait_s + more_s) * self._more_room(request, now_s)
         is_late = now_s + until_token_s + room_s > request.first_token_by_s
@@ -125,14 +126,16 @@ class Deadline:
         elif its.kv is not None and isinstance(signal, Ended):
             self._kv.end(its.kv, signal.output_tokens, now_s)
 
-    def _longer_by_s(self, request: RequestView, wait_s: float, num_replicas: int, now_s: float) -> float:
+    def _longer_by_s(self, request: RequestView, backlog: BacklogView, wait_s: float, now_s: float) -> float:
         """How much longer its wait gets: by those not in the queue yet, and as late refusals say."""
         margin = self._margin.value
-        untold_s = min(MOST_UNTOLD, margin) * self._later.untold_s(num_replicas, now_s)
-        more_s = untold_s + min(self._most_of_wait, OF_WAIT * margin) * wait_s
+        untold_s = min(1.0, UNTOLD + UNTOLD_BY_LATE * self._late.at(now_s)) * self._later.untold_s(now_s)
+        more_s = backlog.first_token_behind_s(untold_s) - backlog.first_token_s
+        more_s += min(self._most_of_wait, OF_WAIT * margin) * wait_s
         if not self._is_edf:
             return more_s
-        overtaking_s = self._later.overtaking_s(request.first_token_by_s - now_s, wait_s, num_replicas, now_s)
+        slack_s = request.first_token_by_s - now_s
+        overtaking_s = self._later.overtaking_s(slack_s, wait_s, backlog.num_replicas, now_s)
         return more_s + (1.0 + margin) * overtaking_s
 
     def _more_room(self, request: RequestView, now_s: float) -> float:

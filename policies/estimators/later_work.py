@@ -6,8 +6,8 @@ from policies.estimators.fading import FadingRate
 
 SLACKS_PER_OCTAVE = 2  # requests whose SLOs are about as long are taken together
 LEAST_SLACK_S, LEAST_IDLE_FRACTION = 1e-3, 0.1
-UNTOLD_S = 0.1
-"""Until one gateway knows what another has let in, at the most; half of it is told by then."""
+UNTOLD_S = 0.05
+"""Until one gateway knows what another has let in, in the mean."""
 
 
 class LaterWork:
@@ -43,7 +43,6 @@ class LaterWork:
         longer_s = wait_s / max(LEAST_IDLE_FRACTION, 1.0 - sum(fraction for fraction, _ in busy))
         return sum(fraction * min(longer_s, gap_s) for fraction, gap_s in busy)
 
-    def untold_s(self, num_replicas: int, now_s: float) -> float:
-        """What the other gateways add that they have let in and not told yet: each as much as this one meanwhile."""
-        here_s = self._just_let_in_s.per_s_at(now_s) * UNTOLD_S
-        return (self._num_gateways - 1) * here_s / max(1, num_replicas)
+    def untold_s(self, now_s: float) -> float:
+        """Work that the other gateways can have let in and not told yet: each as much as this one meanwhile."""
+        return (self._num_gateways - 1) * self._just_let_in_s.per_s_at(now_s) * UNTOLD_S

@@ -97,12 +97,19 @@ class Backlog:
 
     @cached_property
     def first_token_s(self) -> float:
+        return self._first_token_s(0)
+
+    def first_token_behind_s(self, work_s: float) -> float:
+        tokens = self._first_tokens.rates.queued_tokens(work_s)
+        return self._first_token_s(tokens) if tokens else self.first_token_s
+
+    def _first_token_s(self, more_tokens: int) -> float:
         request, estimate, live = self._request, self._first_tokens, self._live
         if not live:
             return math.inf
-        anywhere_tokens = self._queue.orders.tokens_ahead(request, ANYWHERE)
+        anywhere_tokens = more_tokens + self._queue.orders.tokens_ahead(request, ANYWHERE)
         anywhere_tokens += self._queue.elsewhere_ahead(request, self._now_s)
-        ahead_s = self._ahead_at_replicas_s()
+        ahead_s = self._ahead_at_replicas_s
         level_s = estimate.level_s(live, ahead_s, anywhere_tokens)
         if self._queue.is_held or all(each.num_ongoing_requests >= each.max_ongoing_requests for each in self._live):
             level_s = max(level_s, self.ahead_s / max(self.work_per_s, 1e-9))
@@ -110,7 +117,8 @@ class Backlog:
         served = (pair for pair in at if self._home in (ANYWHERE, pair[0].replica_id))
         return min(max(level_s, its_s) + estimate.own_s(request, replica) for replica, its_s in served)
 
-    def _ahead_at_replicas_s(self) -> list[float]:
+    @cached_property
+    def _ahead_at_replicas_s(self) -> Sequence[float]:
         """What goes before the request at each replica: prompts that are there, and of those that wait for it the ones
         that are first; of what waits at other gateways as large a part as here, of what waits in other queues all.
         """

@@ -108,6 +108,11 @@ class ServiceRates:
         """Service-seconds of prompts that wait together, in full steps; their attention is left out."""
         return prompt_tokens * (self.new_token_s + self.step_s / self.step_tokens)
 
+    def queued_tokens(self, work_s: float) -> int:
+        """Of prompts that wait together and take so many service-seconds; none where rates are not known."""
+        token_s = self.queue_s(1)
+        return int(work_s / token_s) if token_s else 0
+
     def decode_step_s(self, num_sequences: int, kv_tokens: int) -> float:
         """One decode step of so many sequences that have so many KV tokens in all."""
         return self.step_s + self.draft_step_s + num_sequences * self.added_s(0.0) + kv_tokens * self.context_token_s

@@ -202,6 +202,6 @@ def test_other_gateways_are_taken_to_have_let_in_as_much_as_this_one_until_they_
     for later in (alone, one_of_four):
         later.let_in(1.0, 0.2, now_s=5.0)
 
-    assert alone.untold_s(2, 5.0) == 0.0
-    assert one_of_four.untold_s(2, 5.0) == pytest.approx(0.3)
-    assert one_of_four.untold_s(2, 5.5) < 0.003, "told by then"
+    assert alone.untold_s(5.0) == 0.0
+    assert one_of_four.untold_s(5.0) == pytest.approx(0.6)
+    assert one_of_four.untold_s(5.5) < 0.006, "told by then"

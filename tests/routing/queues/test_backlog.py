@@ -16,26 +16,38 @@ from tests.policy_doubles import FakeBacklog
 from tests.routing.dialogue import Dialogue
 from tests.tables import for_each
 
+MORE_WORK_S = 0.5
+
 
 class Remembers:
-    """Lets everything in and keeps what it was shown."""
+    """Lets everything in and keeps what it was shown, and when a first token would come behind more work."""
 
     requires: ClassVar[frozenset[Need]] = frozenset()
     consumes: ClassVar[frozenset[type[Signal]]] = frozenset()
 
     def __init__(self) -> None:
         self.shown: dict[str, FakeBacklog] = {}
+        self.behind_more_s: dict[str, float] = {}
 
     def decide(self, request: RequestView, backlog: BacklogView, now_s: float) -> Admit:
         shown = {each.name: getattr(backlog, each.name) for each in fields(FakeBacklog)}
         self.shown[request.request_id] = FakeBacklog(**shown)
+        self.behind_more_s[request.request_id] = backlog.first_token_behind_s(MORE_WORK_S)
         return ADMIT
 
 
-def shown_to(talk: Dialogue, request_id: str) -> FakeBacklog:
+def remembered(talk: Dialogue) -> Remembers:
     admission = talk.policies.admission
     assert isinstance(admission, Remembers)
-    return admission.shown[request_id]
+    return admission
+
+
+def shown_to(talk: Dialogue, request_id: str) -> FakeBacklog:
+    return remembered(talk).shown[request_id]
+
+
+def behind_more_s(talk: Dialogue, request_id: str) -> float:
+    return remembered(talk).behind_more_s[request_id]
 
 
 def dialogue(planner: str = "always_unified") -> Dialogue:
@@ -155,3 +167,21 @@ def test_of_those_who_wait_for_a_replica_at_other_gateways_as_many_count_as_here
 @for_each("name", [each.name for each in fields(FakeBacklog)])
 def test_the_double_has_what_the_view_has(name: str) -> None:
     assert hasattr(BacklogView, name)
+
+
+def test_more_work_goes_where_least_is_to_be_done_and_is_shared_once_all_have_as_much() -> None:
+    """500 tokens beside one replica's 400 and nothing at the other: 400 level the two, and 100 are shared."""
+    talk = Dialogue(
+        admission=PolicyChoice(name=f"{__name__}:Remembers"), rates=ServiceRates(new_token_s=1e-3)
+    ).replicas(Role.UNIFIED, "a", "b")
+    talk.arrives("q1", prompt_tokens=400)
+    talk.arrives("q2", prompt_tokens=100)
+
+    assert shown_to(talk, "q2").first_token_s == pytest.approx(0.1)
+    assert behind_more_s(talk, "q2") == pytest.approx(0.4 + 0.05 + 0.1, rel=0.01)
+
+
+def test_work_is_nothing_where_nobody_knows_how_long_it_takes() -> None:
+    talk = dialogue().replicas(Role.UNIFIED, "a")
+    talk.arrives("q")
+    assert behind_more_s(talk, "q") == shown_to(talk, "q").first_token_s
