@@ -4,7 +4,7 @@ The types here cross process borders (:mod:`msgspec` structs, encoded as arrays;
 every engine speak them. :func:`engines.conformance.check_engine` checks an engine against this page.
 """
 
-from collections.abc import AsyncIterator, Hashable, Sequence
+from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -15,6 +15,17 @@ from policies.errors import RequestInvalid
 KvParams = dict[str, Any]
 PoolingTask = Literal["embed", "classify"]
 """What an engine may make of a prompt that gets no answer."""
+MOST_ENTRIES: Mapping[str, int] = {
+    "logit_bias": 1_024,
+    "allowed_token_ids": 1_024,
+    "stop_token_ids": 100,
+    "bad_words": 64,
+}
+"""Of fields of a :class:`Sampling`. vLLM's workers on GPUs keep tables of so many, its own end-of-text tokens among 128
+that stop an answer and two forms of each bad word; a request that has more ends the engine and all that it has.
+"""
+MOST_BAD_WORDS_BYTES = 448
+"""In all. With a space before each they are 512 tokens at the most in either form, and there is room for 1,024."""
 
 
 class StructuredOutput(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):

@@ -1,5 +1,6 @@
 """What vLLM's layer asks of an engine, in the terms of ours; what ours have no word for is refused by name."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -8,7 +9,8 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.structured_output.request import get_structured_output_key
 
 from deployments.openai.errors import invalid
-from engines.contract import Pooling, Sampling, StructuredOutput
+from deployments.openai.validation import check_bad_words
+from engines.contract import MOST_ENTRIES, Pooling, Sampling, StructuredOutput
 
 SAME = tuple(name for name in Sampling.__struct_fields__ if name in SamplingParams.__struct_fields__)
 """What has one name here and there."""
@@ -37,6 +39,7 @@ def samplings_of(
     values = {name: getattr(params, name) for name in SAME}
     for name in ("stop", "stop_token_ids", "bad_words"):
         values[name] = tuple(values[name] or ())
+    _check_entries(values)
     if values["allowed_token_ids"] is not None:
         values["allowed_token_ids"] = tuple(values["allowed_token_ids"])
     structured = None
@@ -58,6 +61,13 @@ def _refuse_others(params: SamplingParams) -> None:
     for name in ("logprobs", "prompt_logprobs"):
         if getattr(params, name) == -1:
             raise invalid(f"{name} of all tokens are not served", name, "unsupported_value")
+
+
+def _check_entries(values: Mapping[str, Any]) -> None:
+    for name, most in MOST_ENTRIES.items():
+        if (number := len(values[name] or ())) > most:
+            raise invalid(f"{name} has {number} entries; at most {most} are taken", name)
+    check_bad_words(values["bad_words"])
 
 
 def pooling_of(params: PoolingParams) -> Pooling:

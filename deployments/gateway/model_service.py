@@ -436,7 +436,7 @@ class ModelService:
 
     def _take_in(self, request: Request, asked: Asked, model: type[Body]) -> tuple[Body, Terms]:
         """The body, and what it is served under."""
-        check_lengths(asked.fields, self._known_context_tokens, self._tokenizer.vocabulary_tokens)
+        check_lengths(asked.fields, self._known_context_tokens)
         body, budget = validated(model, asked.fields), asked.budget
         terms = terms_of(
             request,

@@ -12,8 +12,8 @@ from pydantic_core import PydanticCustomError
 from deployments.openai.errors import invalid
 from deployments.openai.structured_output import ResponseFormat, StructuredOutputs, structured_output_of
 from deployments.openai.terms import TermsFields, Text
-from deployments.openai.validation import Unserved
-from engines.contract import Sampling
+from deployments.openai.validation import Unserved, check_bad_words
+from engines.contract import MOST_ENTRIES, Sampling
 
 TokenId = Annotated[int, Field(strict=True, ge=0, lt=1 << 31)]
 TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
@@ -46,11 +46,26 @@ UNSERVED: dict[str, tuple[tuple[Any, ...], str]] = {
 
 
 def _biases(said: Any) -> Any:
-    """Looked at until one is none, as token ids are."""
-    for bias in said.values() if isinstance(said, dict) else ():
+    """Looked at until one is none, as token ids are, if they are not too many."""
+    if not isinstance(said, dict) or len(said) > MOST_ENTRIES["logit_bias"]:
+        return said
+    for bias in said.values():
         if isinstance(bias, bool) or not isinstance(bias, int | float) or not -MOST_BIAS <= bias <= MOST_BIAS:
             raise PydanticCustomError("bias", f"a bias is a number, -{MOST_BIAS:g} to {MOST_BIAS:g}")
     return said
+
+
+StopTokenIds = Annotated[TokenIds, Field(max_length=MOST_ENTRIES["stop_token_ids"])]
+AllowedTokenIds = Annotated[TokenIds, Field(min_length=1, max_length=MOST_ENTRIES["allowed_token_ids"])]
+Biases = Annotated[
+    dict[str, Annotated[float, Field(ge=-MOST_BIAS, le=MOST_BIAS)]],
+    Field(max_length=MOST_ENTRIES["logit_bias"]),
+    BeforeValidator(_biases),
+]
+BadWords = Annotated[
+    list[Annotated[str, Field(strict=True, min_length=1)]],
+    Field(fail_fast=True, max_length=MOST_ENTRIES["bad_words"]),
+]
 
 
 class StreamOptions(BaseModel):
@@ -106,17 +121,15 @@ class SamplingFields(TermsFields):
     min_p: Annotated[float, Field(ge=0, le=1)] | None = 0.0
     seed: Seed | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
-    stop_token_ids: TokenIds | None = None
+    stop_token_ids: StopTokenIds | None = None
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = 0.0
     repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = 1.0
-    logit_bias: (
-        Annotated[dict[str, Annotated[float, Field(ge=-MOST_BIAS, le=MOST_BIAS)]], BeforeValidator(_biases)] | None
-    ) = None
-    allowed_token_ids: Annotated[TokenIds, Field(min_length=1)] | None = None
-    bad_words: Annotated[list[Annotated[str, Field(strict=True, min_length=1)]], Field(fail_fast=True)] | None = None
+    logit_bias: Biases | None = None
+    allowed_token_ids: AllowedTokenIds | None = None
+    bad_words: BadWords | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     prompt_logprobs: Annotated[int, Field(strict=True, ge=0, le=20)] | None = None
@@ -183,6 +196,7 @@ class SamplingFields(TermsFields):
             raise invalid(f"min_tokens ({self.min_tokens}) is over max_tokens ({max_tokens})", "min_tokens")
         if "" in stop:
             raise invalid("stop must not contain an empty string", "stop")
+        check_bad_words(self.bad_words or ())
         for name in ("stop_token_ids", "allowed_token_ids"):
             if any(token >= vocabulary for token in getattr(self, name) or ()):
                 raise invalid(f"{name} must be below the vocabulary size {vocabulary}", name)

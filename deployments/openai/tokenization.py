@@ -162,13 +162,12 @@ def check_conversation(fields: Any) -> None:
         raise invalid(f"{number} messages, and parts of messages; at most {MOST_MESSAGES} are taken", "messages")
 
 
-def check_lengths(fields: Any, context_tokens: int, vocabulary_tokens: int) -> None:
-    """Refuses lists that have too many entries for any engine, likewise.
+def check_lengths(fields: Any, context_tokens: int) -> None:
+    """Refuses conversations and prompts that are too long for any engine, likewise.
 
     Args:
         fields: What a body says.
         context_tokens: That fit; 0: not known yet.
-        vocabulary_tokens: Of the model.
 
     Raises:
         ApiError: 400, naming the field.
@@ -182,10 +181,6 @@ def check_lengths(fields: Any, context_tokens: int, vocabulary_tokens: int) -> N
         for each in prompt:
             if isinstance(each, list):
                 _check_length(each, context_tokens)
-    for name in ("logit_bias", "allowed_token_ids", "stop_token_ids", "bad_words"):
-        entries = fields.get(name)
-        if isinstance(entries, list | dict) and len(entries) > vocabulary_tokens:
-            raise invalid(f"{name} has {len(entries)} entries; the vocabulary has {vocabulary_tokens}", name)
 
 
 def _check_length(prompt: list[Any], context_tokens: int) -> None:

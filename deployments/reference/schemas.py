@@ -89,13 +89,16 @@ def allowed(node: Node, definitions: Node) -> str:
 def _allowed_here(node: Node) -> str:
     if node.get("type") == "array":
         inside = "" if node["items"].get("type") == "array" else _allowed_here(node["items"])
-        return ", ".join(each for each in (_count(node, "Items", "entries"), inside and f"each {inside}") if each)
+        return _of_entries(_count(node, "Items", "entries"), inside)
     if node.get("type") == "object" and isinstance(node.get("additionalProperties"), Mapping):
-        inside = _allowed_here(node["additionalProperties"])
-        return inside and f"each {inside}"
+        return _of_entries(_count(node, "Properties", "entries"), _allowed_here(node["additionalProperties"]))
     if node.get("type") == "string":
         return code(node["pattern"]) if "pattern" in node else _count(node, "Length", "characters")
     return _bounds(node)
+
+
+def _of_entries(number: str, inside: str) -> str:
+    return ", ".join(each for each in (number, inside and f"each {inside}") if each)
 
 
 def _bounds(node: Node) -> str:
@@ -111,9 +114,8 @@ def _bound(node: Node, name: str, word: str) -> str:
 
 def _count(node: Node, what: str, unit: str) -> str:
     least, most = node.get(f"min{what}"), node.get(f"max{what}")
-    if most is not None:
-        return f"at most {most} {unit}"
-    return "not empty" if least else ""
+    said = "not empty" if least else "", f"at most {most:,} {unit}" if most is not None else ""
+    return ", ".join(each for each in said if each)
 
 
 def _default(node: Node) -> str:

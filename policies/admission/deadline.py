@@ -32,16 +32,14 @@ class Deadline:
 
     Rule: ``safety * (1 + late) * (first_token_s + more_s)`` is no more than the time until that is due, with ``more_s =
         (1 + margin) * overtaking_s + untold_s``, and ``min(0.06, 0.03 * margin) * wait_s`` where there is one gateway.
-        ``first_token_s`` is the router's estimate: its own prompt and, before it, ``wait_s``: who goes first in the
-        queue and the prompts at its replica. ``overtaking_s`` is what will come while it waits and be due before it, as
-        of late. Other gateways can have let in as much as this one since they told, and all send it where least is to
-        be done: ``untold_s`` is what ``min(1, 0.5 + 5 * late)`` of that adds to the wait. With ``size_fairness`` below
-        1 the wait of a prompt longer than the mean counts ``(work / mean work) ** (1 - size_fairness)`` times. At the
-        head of the queue the estimate alone is asked again: what is hopeless never starts. ``margin`` grows until less
-        than a hundredth of refusals come as late as that. ``late``, up to 1, grows until 2% of first tokens come after
-        they are due: the more is offered, the more come in because their estimates are short. KV in use at the same
-        time, common tokens once, stays below ``kv_ceiling`` of what there is. A probe after so many that come in or ten
-        seconds puts wrong predictions right. Without a replica all come in.
+        ``first_token_s`` is the router's estimate: its own prompt after ``wait_s``, those first in the queue and the
+        prompts at its replica. ``overtaking_s`` is what will come while it waits and be due before it, as of late.
+        ``untold_s`` is what ``min(1, 0.5 + 5 * late)`` of this gateway's last 50 ms add to the wait where least is to
+        be done: each other one can have let in as much since it told. With ``size_fairness`` below 1 the wait of a
+        prompt longer than the mean counts ``(work / mean work) ** (1 - size_fairness)`` times. ``margin`` grows until
+        less than a hundredth of refusals come at the head of the queue, where the estimate alone is asked again;
+        ``late``, up to 1, until 2% of first tokens come late. KV in use at the same time, common tokens once, stays
+        below ``kv_ceiling`` of what there is. Probes put wrong predictions right. Without a replica all come in.
     State: a forecast of KV, fading rates of each SLO's work, a fading mean of prompts' work, two margins; permits.
     Consumes: ``Admitted``, ``Started``, ``Answering`` and ``Ended``.
     Complexity: O(n log n) in the replicas, O(log m) in what waits for each; short of KV, in open requests, too.
@@ -52,7 +50,7 @@ class Deadline:
     Args:
         order: How the queue is ordered: ``edf``, or ``arrival``, where nobody who comes later goes first.
         safety: Predictions are multiplied by it.
-        probe_fraction: Of those who come in, at the most; they are probably late. 0: nobody.
+        probe_fraction: Of those who come in, at the most, or one in ten seconds; probably late. 0: nobody.
         kv_ceiling: Fraction of the KV tokens that replicas can hold.
         size_fairness: From 0, where overload serves short prompts first, to 1, where it serves all alike.
         num_gateways: Each is taken to let in as much as this one.
@@ -134,8 +132,7 @@ class Deadline:
         more_s += min(self._most_of_wait, OF_WAIT * margin) * wait_s
         if not self._is_edf:
             return more_s
-        slack_s = request.first_token_by_s - now_s
-        overtaking_s = self._later.overtaking_s(slack_s, wait_s, backlog.num_replicas, now_s)
+        overtaking_s = self._later.overtaking_s(request.first_token_by_s - now_s, wait_s, backlog.num_replicas, now_s)
         return more_s + (1.0 + margin) * overtaking_s
 
     def _more_room(self, request: RequestView, now_s: float) -> float:

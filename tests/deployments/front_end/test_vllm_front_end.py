@@ -281,6 +281,13 @@ def test_a_stream_comes_over_both_routes(http: httpx.Client) -> None:
         ("chat/completions", {"messages": MESSAGES, "tools": [WEATHER], "tool_choice": "sometimes"}, "tool_choice", ""),
         ("chat/completions", {"messages": MESSAGES, "n": 2, "temperature": "hot"}, "temperature", "number"),
         (
+            "completions",
+            {"prompt": "x", "n": 2, "allowed_token_ids": [7] * 1_025},
+            "allowed_token_ids",
+            "has 1025 entries; at most 1024 are taken",
+        ),
+        ("completions", {"prompt": "x", "n": 2, "bad_words": ["x" * 449]}, "bad_words", "have 449 bytes"),
+        (
             "chat/completions",
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
             "messages",

@@ -137,26 +137,24 @@ async def test_a_long_text_waits_no_longer_than_its_client() -> None:
         ({"messages": [{}] * (MOST_MESSAGES + 1)}, "messages"),
         ({"messages": [{"content": [{}] * MOST_MESSAGES}]}, "messages"),
         ({"messages": [{"content": "x"}, 7, {"content": [{}] * (MOST_MESSAGES - 3)}]}, None),
-        ({"logit_bias": dict.fromkeys(range(201), 1)}, "logit_bias"),
-        ({"allowed_token_ids": [1] * 201}, "allowed_token_ids"),
-        ({"prompt": [7] * 100, "logit_bias": dict.fromkeys(range(200), 1)}, None),
+        ({"prompt": [7] * 100}, None),
         ({"prompt": "x" * 1000}, None),
         ([1], None),
     ],
 )
 def test_lists_that_no_engine_can_take_are_refused_unread(fields: Any, param: str | None) -> None:
     if param is None:
-        check_lengths(fields, 100, 200)
+        check_lengths(fields, 100)
         return
     with pytest.raises(ApiError) as caught:
-        check_lengths(fields, 100, 200)
+        check_lengths(fields, 100)
     assert (caught.value.status, caught.value.param) == (400, param)
 
 
 def test_nothing_but_a_conversation_is_refused_while_the_context_is_not_known() -> None:
-    check_lengths({"prompt": [7] * 1_000, "logit_bias": dict.fromkeys(range(1_000), 1)}, 0, 200)
+    check_lengths({"prompt": [7] * 1_000}, 0)
     with pytest.raises(ApiError, match="2049 messages"):
-        check_lengths({"messages": [{}] * (MOST_MESSAGES + 1)}, 0, 200)
+        check_lengths({"messages": [{}] * (MOST_MESSAGES + 1)}, 0)
 
 
 def test_a_gateway_with_a_plain_tokenizer_does_not_load_torch() -> None:
