@@ -24,8 +24,8 @@ MOST_ENTRIES: Mapping[str, int] = {
 """Of fields of a :class:`Sampling`. vLLM's workers on GPUs keep tables of so many, its own end-of-text tokens among 128
 that stop an answer and two forms of each bad word; a request that has more ends the engine and all that it has.
 """
-MOST_BAD_WORDS_BYTES = 448
-"""In all. With a space before each they are 512 tokens at the most in either form, and there is room for 1,024."""
+MOST_BAD_WORDS_BYTES = 4_096
+"""In all; an engine turns them into tokens while its others wait, and takes fewer than that may be."""
 
 
 class StructuredOutput(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -104,6 +104,18 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """
         draws_from_seed = self.seed is not None and self.temperature > 0
         return not (draws_from_seed or self.presence_penalty or self.frequency_penalty or self.bad_words)
+
+    def check(self) -> None:
+        """Checks what an engine can die of.
+
+        Raises:
+            RequestInvalid: A list that is too long, or a seed that is no whole number of 64 bits.
+        """
+        for name, most in MOST_ENTRIES.items():
+            if (number := len(getattr(self, name) or ())) > most:
+                raise RequestInvalid(f"{name} has {number} entries; at most {most} are taken", name)
+        if self.seed is not None and not -(1 << 63) <= self.seed < 1 << 63:
+            raise RequestInvalid(f"seed must be a whole number of 64 bits, got {self.seed}", "seed")
 
     def after(self, num_tokens: int) -> "Sampling":
         """What is left of it when so many tokens are out; the prompt's log probabilities came before them."""
@@ -264,14 +276,15 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         )
 
     def check(self) -> None:
-        """Checks what is said of the answer so far, and that there are no images; every engine asks before it runs
-        anything.
+        """Checks what is said of the answer so far, that there are no images, and that what it wants fits; every engine
+        asks before it runs anything.
 
         Raises:
-            RequestInvalid: A number out of range, or an image.
+            RequestInvalid: A number out of range, an image, or a list that is too long.
         """
         if self.images:
             raise RequestInvalid("images are not served; send text", "images")
+        self.sampling.check()
         tokens, chars = self.answered_tokens, self.answered_chars
         if tokens and not 0 < tokens < len(self.prompt_token_ids):
             message = f"answered_tokens must leave a prompt, got {tokens} of {len(self.prompt_token_ids)} tokens"

@@ -1,6 +1,5 @@
 """What vLLM's layer asks of an engine, in the terms of ours; what ours have no word for is refused by name."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -9,8 +8,7 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.structured_output.request import get_structured_output_key
 
 from deployments.openai.errors import invalid
-from deployments.openai.validation import check_bad_words
-from engines.contract import MOST_ENTRIES, Pooling, Sampling, StructuredOutput
+from engines.contract import Pooling, Sampling, StructuredOutput
 
 SAME = tuple(name for name in Sampling.__struct_fields__ if name in SamplingParams.__struct_fields__)
 """What has one name here and there."""
@@ -39,7 +37,6 @@ def samplings_of(
     values = {name: getattr(params, name) for name in SAME}
     for name in ("stop", "stop_token_ids", "bad_words"):
         values[name] = tuple(values[name] or ())
-    _check_entries(values)
     if values["allowed_token_ids"] is not None:
         values["allowed_token_ids"] = tuple(values["allowed_token_ids"])
     structured = None
@@ -49,6 +46,8 @@ def samplings_of(
     sampling = Sampling(**values, structured_output=structured)
     if params.seed is None:
         return [sampling] * params.n
+    if params.seed + params.n > 1 << 63:
+        raise invalid(f"seed {params.seed} leaves none for n {params.n}: a choice's is one more", "seed")
     return [msgspec.structs.replace(sampling, seed=params.seed + number) for number in range(params.n)]
 
 
@@ -61,13 +60,6 @@ def _refuse_others(params: SamplingParams) -> None:
     for name in ("logprobs", "prompt_logprobs"):
         if getattr(params, name) == -1:
             raise invalid(f"{name} of all tokens are not served", name, "unsupported_value")
-
-
-def _check_entries(values: Mapping[str, Any]) -> None:
-    for name, most in MOST_ENTRIES.items():
-        if (number := len(values[name] or ())) > most:
-            raise invalid(f"{name} has {number} entries; at most {most} are taken", name)
-    check_bad_words(values["bad_words"])
 
 
 def pooling_of(params: PoolingParams) -> Pooling:

@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 from deployments.openai.errors import invalid
 from deployments.openai.structured_output import ResponseFormat, StructuredOutputs, structured_output_of
 from deployments.openai.terms import TermsFields, Text
-from deployments.openai.validation import Unserved, check_bad_words
+from deployments.openai.validation import Unserved
 from engines.contract import MOST_ENTRIES, Sampling
 
 TokenId = Annotated[int, Field(strict=True, ge=0, lt=1 << 31)]
@@ -46,10 +46,8 @@ UNSERVED: dict[str, tuple[tuple[Any, ...], str]] = {
 
 
 def _biases(said: Any) -> Any:
-    """Looked at until one is none, as token ids are, if they are not too many."""
-    if not isinstance(said, dict) or len(said) > MOST_ENTRIES["logit_bias"]:
-        return said
-    for bias in said.values():
+    """Looked at until one is none, as token ids are."""
+    for bias in said.values() if isinstance(said, dict) else ():
         if isinstance(bias, bool) or not isinstance(bias, int | float) or not -MOST_BIAS <= bias <= MOST_BIAS:
             raise PydanticCustomError("bias", f"a bias is a number, -{MOST_BIAS:g} to {MOST_BIAS:g}")
     return said
@@ -196,7 +194,6 @@ class SamplingFields(TermsFields):
             raise invalid(f"min_tokens ({self.min_tokens}) is over max_tokens ({max_tokens})", "min_tokens")
         if "" in stop:
             raise invalid("stop must not contain an empty string", "stop")
-        check_bad_words(self.bad_words or ())
         for name in ("stop_token_ids", "allowed_token_ids"):
             if any(token >= vocabulary for token in getattr(self, name) or ()):
                 raise invalid(f"{name} must be below the vocabulary size {vocabulary}", name)

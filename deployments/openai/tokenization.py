@@ -11,6 +11,7 @@ from jinja2 import TemplateError
 
 from cluster.fair_threads import FairThreads, TooMuchWaits
 from deployments.openai.errors import ApiError, error_of, invalid
+from engines.contract import MOST_BAD_WORDS_BYTES, MOST_ENTRIES
 from policies.decisions import Reason
 from routing.request.effects import Outcome, OutcomeKind
 
@@ -163,7 +164,7 @@ def check_conversation(fields: Any) -> None:
 
 
 def check_lengths(fields: Any, context_tokens: int) -> None:
-    """Refuses conversations and prompts that are too long for any engine, likewise.
+    """Refuses lists that have too many entries for any engine, likewise.
 
     Args:
         fields: What a body says.
@@ -173,7 +174,14 @@ def check_lengths(fields: Any, context_tokens: int) -> None:
         ApiError: 400, naming the field.
     """
     check_conversation(fields)
-    if not isinstance(fields, dict) or not context_tokens:
+    if not isinstance(fields, dict):
+        return
+    for name, most in MOST_ENTRIES.items():
+        entries = fields.get(name)
+        if isinstance(entries, list | dict) and len(entries) > most:
+            raise invalid(f"{name} has {len(entries)} entries; at most {most} are taken", name)
+    _check_bad_words(fields.get("bad_words"))
+    if not context_tokens:
         return
     prompt = fields.get("prompt")
     if isinstance(prompt, list):
@@ -181,6 +189,13 @@ def check_lengths(fields: Any, context_tokens: int) -> None:
         for each in prompt:
             if isinstance(each, list):
                 _check_length(each, context_tokens)
+
+
+def _check_bad_words(words: Any) -> None:
+    texts = [each for each in words if isinstance(each, str)] if isinstance(words, list) else []
+    num_bytes = sum(len(each.encode(errors="surrogatepass")) for each in texts)
+    if num_bytes > MOST_BAD_WORDS_BYTES:
+        raise invalid(f"bad_words have {num_bytes} bytes; at most {MOST_BAD_WORDS_BYTES} are taken", "bad_words")
 
 
 def _check_length(prompt: list[Any], context_tokens: int) -> None:

@@ -1,12 +1,10 @@
 """What a body's fields say, as a model of them; and what is wrong with them, in OpenAI's shape."""
 
-from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from deployments.openai.errors import ApiError, invalid
-from engines.contract import MOST_BAD_WORDS_BYTES
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -42,17 +40,6 @@ def api_error_of(error: ValidationError) -> ApiError:
     param = ".".join(_without_union_branches(path)) or None
     code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
     return invalid(f"{param or 'body'}: {first['msg']}", param, code)
-
-
-def check_bad_words(words: Sequence[str]) -> None:
-    """Refuses those that are too long for an engine's tables.
-
-    Raises:
-        ApiError: 400, they are.
-    """
-    num_bytes = sum(len(each.encode(errors="surrogatepass")) for each in words)
-    if num_bytes > MOST_BAD_WORDS_BYTES:
-        raise invalid(f"bad_words have {num_bytes} bytes; at most {MOST_BAD_WORDS_BYTES} are taken", "bad_words")
 
 
 def _without_union_branches(path: list[str]) -> list[str]:

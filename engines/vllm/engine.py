@@ -16,7 +16,7 @@ from typing import Any, get_args
 
 import msgspec
 import psutil
-from vllm import PoolingParams, SamplingParams
+from vllm import PoolingParams, SamplingParams, envs
 from vllm.config import KVEventsConfig, KVTransferConfig, StructuredOutputsConfig, VllmConfig
 from vllm.distributed.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEventBatch
 from vllm.engine.arg_utils import AsyncEngineArgs
@@ -371,7 +371,7 @@ class VllmEngine:
     def _params(self, request: EngineRequest, kv_params: KvParams | None = None) -> SamplingParams:
         if request.answered_tokens and request.sampling.structured_output and not self._replays_grammars:
             raise EngineError(f"scheduler_cls is another, so no grammar sees what is out of {request.request_id}")
-        return _sampling_params(request, kv_params)
+        return _sampling_params(request, kv_params, self._llm.tokenizer)
 
     def _answer(self, request: EngineRequest, params: SamplingParams) -> AsyncGenerator[RequestOutput, None]:
         """The answer, or its rest."""
@@ -618,7 +618,12 @@ def _cache_salt(event: BlockStored) -> str:
     return str(first[0]) if first and event.parent_block_hash is None else ""
 
 
-def _sampling_params(request: EngineRequest, kv_params: KvParams | None) -> SamplingParams:
+def _sampling_params(request: EngineRequest, kv_params: KvParams | None, tokenizer: Any) -> SamplingParams:
+    """vLLM's terms.
+
+    Raises:
+        RequestInvalid: They are none of vLLM's, or have more bad words than a worker has room for, which would end it.
+    """
     request.check()
     wanted = msgspec.structs.asdict(request.sampling)
     structured = wanted.pop("structured_output")
@@ -630,14 +635,19 @@ def _sampling_params(request: EngineRequest, kv_params: KvParams | None) -> Samp
     if structured is not None and request.answered_tokens:
         extra[ANSWERED_TOKENS] = request.answered_tokens
     try:
-        return SamplingParams(
+        params = SamplingParams(
             **wanted,
             structured_outputs=None if structured is None else _structured_outputs(structured),
             output_kind=RequestOutputKind.DELTA,
             extra_args=extra or None,
         )
+        params.update_from_tokenizer(tokenizer)
     except (VLLMClientError, ValueError, msgspec.DecodeError) as error:
         raise RequestInvalid(str(error), getattr(error, "parameter", None)) from error
+    num_tokens = sum(map(len, params.bad_words_token_ids or ()))
+    if num_tokens > (most := envs.VLLM_MAX_BAD_WORDS_TOTAL_TOKENS):
+        raise RequestInvalid(f"bad_words have {num_tokens} tokens; at most {most} are taken", "bad_words")
+    return params
 
 
 def _pooling_params(pooling: Pooling) -> PoolingParams:

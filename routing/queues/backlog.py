@@ -113,9 +113,15 @@ class Backlog:
         level_s = estimate.level_s(live, ahead_s, anywhere_tokens)
         if self._queue.is_held or all(each.num_ongoing_requests >= each.max_ongoing_requests for each in self._live):
             level_s = max(level_s, self.ahead_s / max(self.work_per_s, 1e-9))
-        at = zip(live, ahead_s, strict=True)
-        served = (pair for pair in at if self._home in (ANYWHERE, pair[0].replica_id))
-        return min(max(level_s, its_s) + estimate.own_s(request, replica) for replica, its_s in served)
+        at = zip(live, ahead_s, self._own_at_replicas_s, strict=True)
+        served = ((its_s, own_s) for each, its_s, own_s in at if self._home in (ANYWHERE, each.replica_id))
+        return min(max(level_s, its_s) + own_s for its_s, own_s in served)
+
+    @cached_property
+    def _own_at_replicas_s(self) -> Sequence[float]:
+        """What the request itself takes at each, where it would be served; else nothing."""
+        request, own_s = self._request, self._first_tokens.own_s
+        return [own_s(request, each) if self._home in (ANYWHERE, each.replica_id) else 0.0 for each in self._live]
 
     @cached_property
     def _ahead_at_replicas_s(self) -> Sequence[float]:

@@ -61,7 +61,7 @@ def vllms_detokenizer(tokenizer: Any, request: EngineRequest) -> Any:
     """As the engine makes it, for whole requests and for the rest of one."""
     from engines.vllm.engine import _detokenizer, _sampling_params
 
-    return _detokenizer(tokenizer, request, _sampling_params(request, None))
+    return _detokenizer(tokenizer, request, _sampling_params(request, None, tokenizer))
 
 
 def written_by_vllm(tokenizer: Any, request: EngineRequest, tokens: Sequence[int]) -> Whole:

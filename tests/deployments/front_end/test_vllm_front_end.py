@@ -286,7 +286,8 @@ def test_a_stream_comes_over_both_routes(http: httpx.Client) -> None:
             "allowed_token_ids",
             "has 1025 entries; at most 1024 are taken",
         ),
-        ("completions", {"prompt": "x", "n": 2, "bad_words": ["x" * 449]}, "bad_words", "have 449 bytes"),
+        ("completions", {"prompt": "x", "n": 2, "bad_words": ["x" * 4_097]}, "bad_words", "have 4097 bytes"),
+        ("completions", {"prompt": "x", "n": 2, "seed": (1 << 63) - 1}, "seed", "leaves none for n 2"),
         (
             "chat/completions",
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},

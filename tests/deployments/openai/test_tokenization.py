@@ -137,7 +137,12 @@ async def test_a_long_text_waits_no_longer_than_its_client() -> None:
         ({"messages": [{}] * (MOST_MESSAGES + 1)}, "messages"),
         ({"messages": [{"content": [{}] * MOST_MESSAGES}]}, "messages"),
         ({"messages": [{"content": "x"}, 7, {"content": [{}] * (MOST_MESSAGES - 3)}]}, None),
-        ({"prompt": [7] * 100}, None),
+        ({"logit_bias": dict.fromkeys(range(1_025))}, "logit_bias"),
+        ({"allowed_token_ids": [None] * 1_025}, "allowed_token_ids"),
+        ({"stop_token_ids": [1] * 101}, "stop_token_ids"),
+        ({"bad_words": ["no"] * 65}, "bad_words"),
+        ({"bad_words": ["\u00e9" * 2_000, 7, "\u00e9" * 49]}, "bad_words"),
+        ({"prompt": [7] * 100, "logit_bias": dict.fromkeys(range(1_024)), "bad_words": ["\u00e9" * 2_048]}, None),
         ({"prompt": "x" * 1000}, None),
         ([1], None),
     ],
@@ -151,7 +156,7 @@ def test_lists_that_no_engine_can_take_are_refused_unread(fields: Any, param: st
     assert (caught.value.status, caught.value.param) == (400, param)
 
 
-def test_nothing_but_a_conversation_is_refused_while_the_context_is_not_known() -> None:
+def test_a_prompt_of_any_length_is_taken_while_the_context_is_not_known() -> None:
     check_lengths({"prompt": [7] * 1_000}, 0)
     with pytest.raises(ApiError, match="2049 messages"):
         check_lengths({"messages": [{}] * (MOST_MESSAGES + 1)}, 0)
