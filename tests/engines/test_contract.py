@@ -230,3 +230,26 @@ def test_an_answer_that_can_not_have_been_is_refused_by_name(numbers: tuple[int,
         asked(*numbers).check()
 
     assert caught.value.param == param
+
+
+@for_each(
+    ("fields", "param"),
+    [
+        ({"logit_bias": dict.fromkeys(range(1_025), 1.0)}, "logit_bias"),
+        ({"allowed_token_ids": (7,) * 1_025}, "allowed_token_ids"),
+        ({"stop_token_ids": (7,) * 101}, "stop_token_ids"),
+        ({"bad_words": ("no",) * 65}, "bad_words"),
+        ({"seed": 1 << 63}, "seed"),
+        ({"seed": -(1 << 63) - 1}, "seed"),
+    ],
+)
+def test_what_an_engine_has_no_room_for_is_refused_by_name(fields: dict[str, Any], param: str) -> None:
+    request = EngineRequest(request_id="q", prompt_token_ids=[1], sampling=Sampling(max_tokens=1, **fields))
+    with pytest.raises(RequestInvalid) as caught:
+        request.check()
+    assert caught.value.param == param
+
+
+def test_as_much_as_an_engine_has_room_for_is_taken() -> None:
+    full = Sampling(max_tokens=1, logit_bias=dict.fromkeys(range(1_024), 1.0), bad_words=("no",) * 64, seed=-(1 << 63))
+    EngineRequest(request_id="q", prompt_token_ids=[1], sampling=full).check()
