@@ -8,6 +8,8 @@ from tests.deployments.live_cluster import MODEL, Live
 
 pytestmark = [pytest.mark.ray, pytest.mark.vllm]
 
+END_OF_TEXT = "0"
+"""The tiny model's token."""
 MESSAGES: list[ChatCompletionMessageParam] = [
     {"role": "system", "content": "You are a well."},
     {"role": "user", "content": "How much water is in you?"},
@@ -161,10 +163,8 @@ def test_a_stream_carries_the_same_logprobs(client: openai.OpenAI) -> None:
 
 
 def test_an_answer_without_a_bound_may_fill_the_context(client: openai.OpenAI) -> None:
-    """A stop token of every kind ends it at once, so that the test does not wait for eight thousand tokens."""
-    answer = client.chat.completions.create(
-        model=MODEL, messages=MESSAGES, extra_body={"stop_token_ids": list(range(1024))}
-    )
+    """It is made to end at once, so that the test does not wait for eight thousand tokens."""
+    answer = client.chat.completions.create(model=MODEL, messages=MESSAGES, temperature=0, logit_bias={END_OF_TEXT: 100})
 
     assert answer.choices[0].finish_reason == "stop"
     assert answer.usage is not None
