@@ -164,7 +164,9 @@ def test_a_stream_carries_the_same_logprobs(client: openai.OpenAI) -> None:
 
 def test_an_answer_without_a_bound_may_fill_the_context(client: openai.OpenAI) -> None:
     """It is made to end at once, so that the test does not wait for eight thousand tokens."""
-    answer = client.chat.completions.create(model=MODEL, messages=MESSAGES, temperature=0, logit_bias={END_OF_TEXT: 100})
+    answer = client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, temperature=0, logit_bias={END_OF_TEXT: 100}
+    )
 
     assert answer.choices[0].finish_reason == "stop"
     assert answer.usage is not None

@@ -403,7 +403,7 @@ async def test_a_first_token_of_the_prefills_waits_where_there_is_no_room_for_it
 
 
 async def test_a_decode_that_is_closed_while_it_pulls_keeps_its_blocks_until_they_are_there() -> None:
-    profile = msgspec.structs.replace(PROFILE, kv=msgspec.structs.replace(PROFILE.kv, transfer_overhead_s=6.0))
+    profile = msgspec.structs.replace(PROFILE, kv=msgspec.structs.replace(PROFILE.kv, transfer_overhead_s=60.0))
     async with running(Role.PREFILL) as prefill, running(Role.DECODE, profile=profile) as decode:
         handle = await prefill.prefill(ask())
         reader = asyncio.create_task(read(decode.decode(ask(), handle)))

@@ -174,7 +174,7 @@ async def somebody_who_says(*words: bytes) -> AsyncIterator[tuple[str, list[byte
 async def test_a_silent_engine_is_waited_for_no_longer_than_patience_lasts(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claim_exchange, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(claim_exchange, "PATIENCE_S", 0.5)
     _, second_at = pair
     async with somebody_who_says() as (address, heard):
         assert len(await whole(second_at, second(at=address))) == 40
