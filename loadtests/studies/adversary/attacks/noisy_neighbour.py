@@ -29,7 +29,7 @@ from loadtests.studies.adversary.target import ATTACKER, HONEST, UNLIMITED, VICT
 NAME = "noisy neighbour"
 VICTIMS_SHARE = 0.2
 """Of the capacity; whoever is beside the victim sends as often as it does."""
-NUM_ROUNDS, PER_ROUND = 12, 260
+NUM_ROUNDS, PER_ROUND = 8, 260
 """Rounds, and the victim's requests in each part of one."""
 PROMPT_TOKENS, OUTPUT_TOKENS = 64, 16
 CAPACITY_STREAMS, CAPACITY_REQUESTS = 32, 500
