@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.browser import browser
+from tests.parsing import one_parse_at_a_time
 
 __all__ = ["browser"]
 
@@ -19,6 +20,7 @@ settings.register_profile(
     "spillway", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=50
 )
 settings.load_profile("spillway")
+one_parse_at_a_time()
 
 LIVE = "(ray or vllm)"
 """How the expression begins by which `make test` chooses the tests that start a cluster or an engine."""
