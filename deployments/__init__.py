@@ -12,7 +12,7 @@ Rooms:
     http: how requests come in: the routes that tokens go out through, straight from the parser, and a port of its own.
     listener: the socket that the gateways of a node accept from, where Serve runs no proxy.
     local: where a deployment that the launcher runs on this machine has its files and its ports.
-    openai: the OpenAI API: requests, responses, errors, whose they are, and text to tokens.
+    openai: the OpenAI API: requests, responses, errors, and whose they are.
     reference: the pages of ``docs/reference``, written from the code that they describe: ``python -m
         deployments.reference``.
     ray_llm: configurations of Ray Serve LLM, as this project serves them.
@@ -22,5 +22,6 @@ Rooms:
     serve_router: balancers of this project behind any Ray Serve deployment.
     telemetry: what a gateway counts and measures.
     tenants: who may use a deployment, by keys or an identity provider's tokens, what each may do, and who did what.
+    tokenizing: prompts to token ids: long ones in a process beside the gateway, tenant by tenant.
     wire: between a gateway and its replicas: messages, routers, and Serve's internals.
 """

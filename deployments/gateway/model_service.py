@@ -41,16 +41,17 @@ from deployments.http.rate_limits import NO_ACCOUNT, NoAccount, TenantAccount
 from deployments.openai.errors import ApiError, error_of, invalid
 from deployments.openai.event_ids import EventId, EventIds
 from deployments.openai.identity import Terms, terms_of, wants_latency_budget
+from deployments.openai.lengths import check_lengths, too_long
 from deployments.openai.requests import ChatRequest, CompletionRequest, SamplingFields, check_prompt_logprobs
 from deployments.openai.responses import OpenAiAnswer
 from deployments.openai.terms import TermsFields
 from deployments.openai.token_requests import DetokenizeRequest, TokenizeRequest
-from deployments.openai.tokenization import PromptTokenizer, check_lengths, too_long
 from deployments.openai.validation import validated
 from deployments.scaling.scaler_client import NoScaler, ScalerClient
 from deployments.telemetry.metrics import GatewayMetrics
 from deployments.telemetry.refusals import RecentRefusals
 from deployments.tenants.tenants import Tenant
+from deployments.tokenizing.prompt_tokenizer import PromptTokenizer
 from deployments.wire.attempt_call import NO_KEEPING, AnswerKeeping
 from deployments.wire.fleet_registry import SeenReplica
 from deployments.wire.seen_fleet import SeenFleet
@@ -256,6 +257,7 @@ class ModelService:
         """Ends reports, the event log and the watch."""
         self._policy_watch.close()
         self._front_end.close()
+        self._tokenizer.close()
         self._stored.close()
         self._stalls.close()
         self.host.close()
@@ -336,18 +338,15 @@ class ModelService:
 
     async def tokenize(self, body: TokenizeRequest, tenant: Tenant) -> Response:
         """Token ids of a text or a conversation, as the engine would get them, however many there are."""
-        name, patience_s = tenant.name, self.config.gateway.request_timeout_s
         if body.messages is not None:
             messages = [{"role": message.role, "content": message.text()} for message in body.messages]
-            token_ids = await self._tokenizer.encode_chat(
-                messages, body.add_generation_prompt, tenant=name, patience_s=patience_s
-            )
+            text, adds_special_tokens = self._tokenizer.render(messages, body.add_generation_prompt), False
         else:
-            token_ids = await self._tokenizer.encode(
-                body.prompt or "", body.add_special_tokens, tenant=name, patience_s=patience_s
-            )
-        count = {"count": len(token_ids), "max_model_len": self._context_tokens(), "tokens": token_ids}
-        return Response(msgspec.json.encode(count), media_type=JSON)
+            text, adds_special_tokens = body.prompt or "", body.add_special_tokens
+        patience_s = self.config.gateway.request_timeout_s
+        found = await self._tokenizer.list_tokens(text, adds_special_tokens, tenant=tenant.name, patience_s=patience_s)
+        listed = {"count": found.num_tokens, "max_model_len": self._context_tokens(), "tokens": msgspec.Raw(found.ids)}
+        return Response(msgspec.json.encode(listed), media_type=JSON)
 
     async def detokenize(self, body: DetokenizeRequest) -> Response:
         """The text of token ids."""

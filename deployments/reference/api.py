@@ -26,9 +26,9 @@ from deployments.openai.identity import (
     TIME_LEFT_HEADER,
     TIMEOUT_HEADER,
 )
+from deployments.openai.lengths import MOST_MESSAGES
 from deployments.openai.requests import UNSERVED, ChatRequest, CompletionRequest
 from deployments.openai.token_requests import TokenizeRequest
-from deployments.openai.tokenization import MOST_MESSAGES
 from deployments.reference.docstrings import summary_of
 from deployments.reference.markdown import code, from_docstring, literal, page, table
 from deployments.reference.schemas import Schema
@@ -139,6 +139,7 @@ OF_THE_GATEWAY: tuple[tuple[int, str, str, str], ...] = (
     (500, "internal_error", "the gateway failed", "report it"),
     (503, "no_gateway_available", "without a proxy: no gateway takes the connection", "come back after `Retry-After`"),
     (503, "not_ready", "no replica has come up yet", "come back after `Retry-After`"),
+    (503, "tokenizer_unavailable", "what tokenizes long texts has failed", "come back after `Retry-After`"),
     (503, "adapters_unavailable", "the model's `adapter_store` can't be read", "come back after `Retry-After`"),
     (503, "too_many_watchers", "the [live page](../how-to/live-page.md) is open often enough", "close one"),
 )

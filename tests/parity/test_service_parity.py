@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -41,7 +42,9 @@ def picks_in(path: Path) -> list[str]:
 
 def a_service(folder: Path, num_gateways: int, replica_id: str, monkeypatch: pytest.MonkeyPatch) -> OpenAIService:
     """One gateway's, before its first request."""
-    monkeypatch.setattr("deployments.gateway.model_service.PromptTokenizer", lambda path: None)
+    monkeypatch.setattr(
+        "deployments.gateway.model_service.PromptTokenizer", lambda path: SimpleNamespace(close=lambda: None)
+    )
     monkeypatch.setattr("deployments.gateway.service.REGISTRY", FleetRegistry())
     config = validated(
         {

@@ -96,7 +96,8 @@ def an_intake(
 ) -> Intake:
     """A service with a clock that stands still, a limit of 60 s and, when there are tenants, keys."""
     monkeypatch.setattr(
-        "deployments.gateway.model_service.PromptTokenizer", lambda path: SimpleNamespace(vocabulary_tokens=1000)
+        "deployments.gateway.model_service.PromptTokenizer",
+        lambda path: SimpleNamespace(vocabulary_tokens=1000, close=lambda: None),
     )
     monkeypatch.setattr("deployments.gateway.service.REGISTRY", FleetRegistry())
     place = "env:TENANTS_OF_THIS_TEST" if tenants else None

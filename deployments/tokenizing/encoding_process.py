@@ -1,0 +1,184 @@
+"""A gateway's end of the process that makes the token ids of its long texts."""
+
+import asyncio
+import logging
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from itertools import count
+from typing import IO, Any, Self
+
+import msgspec
+
+from deployments.tokenizing.checkpoint import plain_rust
+from deployments.tokenizing.encoding_messages import LENGTH, Encoded, Text, Wanted, message
+
+LOGGER = logging.getLogger("ray.serve")
+PROGRAM = "deployments.tokenizing.encoding_program"
+MOST_TRIES = 2
+"""Of a text that the process ends with, or beside another one that it does."""
+READ_BYTES = 1 << 20
+
+
+class EncodingLost(Exception):
+    """The process has ended before it answered."""
+
+
+class EncodingFailed(Exception):
+    """The tokenizer can't encode the text; the message says why."""
+
+
+class Source:
+    """What texts are encoded with.
+
+    Args:
+        tokenizer: Of a checkpoint.
+        model_path: Its folder.
+    """
+
+    def __init__(self, tokenizer: Any, model_path: str) -> None:
+        rust = plain_rust(tokenizer)
+        self.arguments = ("whole", model_path)
+        self.files: tuple[IO[bytes], ...] = ()
+        if rust is not None:
+            file = tempfile.TemporaryFile()  # noqa: SIM115 - it is open for as long as processes are started
+            file.write(rust.to_str().encode())
+            file.flush()
+            self.files = (file,)
+            self.arguments = ("plain", str(file.fileno()))
+
+    def close(self) -> None:
+        """No more processes are started."""
+        for each in self.files:
+            each.close()
+
+
+class EncodingProcess:
+    """The process, which is started when there is something for it, and again when it has ended.
+
+    Args:
+        source: What it encodes with.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._starting = asyncio.Lock()
+        self._running: _Running | None = None
+
+    async def encode(self, text: str, add_special_tokens: bool, wanted: Wanted) -> Encoded:
+        """What comes of a text.
+
+        Args:
+            text: Which.
+            add_special_tokens: Whether those are added that begin a text.
+            wanted: What is to come of it.
+
+        Raises:
+            EncodingFailed: The tokenizer can't.
+            EncodingLost: The process has ended with it twice.
+        """
+        for tried in range(1, MOST_TRIES + 1):
+            try:
+                found = await (await self._started()).encode(text, add_special_tokens, wanted)
+            except EncodingLost:
+                LOGGER.warning("the process that encodes long texts ended in the middle of one of %d", len(text))
+                if tried == MOST_TRIES:
+                    raise
+            else:
+                break
+        if found.error:
+            raise EncodingFailed(found.error)
+        return found
+
+    def close(self) -> None:
+        """Ends it; nothing is encoded any more."""
+        if self._running is not None:
+            self._running.close()
+        self._source.close()
+
+    async def _started(self) -> "_Running":
+        async with self._starting:
+            if self._running is None or self._running.is_over:
+                self._running = await _Running.start(self._source)
+            return self._running
+
+
+class _Running:
+    """One process, from its start to its end.
+
+    Attributes:
+        is_over: It has ended.
+    """
+
+    def __init__(
+        self, process: "subprocess.Popen[bytes]", reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._process = process
+        self._reader, self._writer = reader, writer
+        self._numbers = count()
+        self._asked: dict[int, asyncio.Future[Encoded]] = {}
+        self.is_over = False
+        self._hearing = asyncio.create_task(self._hear())
+
+    @classmethod
+    async def start(cls, source: Source) -> Self:
+        """Starts one, which has the other end of a pair of sockets."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = _started(source, theirs)
+        return cls(process, *await asyncio.open_connection(sock=ours, limit=READ_BYTES))
+
+    def encode(self, text: str, add_special_tokens: bool, wanted: Wanted) -> "asyncio.Future[Encoded]":
+        """What comes of a text; ``EncodingLost``, if the process ends before."""
+        made: asyncio.Future[Encoded] = asyncio.get_running_loop().create_future()
+        if self.is_over:
+            made.set_exception(EncodingLost())
+            return made
+        number = next(self._numbers)
+        self._asked[number] = made
+        self._writer.write(message(Text(number, text, add_special_tokens, wanted)))
+        return made
+
+    def close(self) -> None:
+        """Ends it at once."""
+        self._hearing.cancel()
+        self._end()
+
+    async def _hear(self) -> None:
+        decoder = msgspec.msgpack.Decoder(Encoded)
+        try:
+            while True:
+                [length] = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
+                found = decoder.decode(await self._reader.readexactly(length))
+                made = self._asked.pop(found.number)
+                if not made.done():
+                    made.set_result(found)
+        except (asyncio.IncompleteReadError, OSError):
+            pass  # it has ended
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        if self.is_over:
+            return
+        self.is_over = True
+        self._writer.close()
+        self._process.kill()
+        threading.Thread(target=self._process.wait, daemon=True).start()  # for the kernel's word, in no time
+        for made in self._asked.values():
+            if not made.done():
+                made.set_exception(EncodingLost())
+        self._asked.clear()
+
+
+def _started(source: Source, connection: socket.socket) -> "subprocess.Popen[bytes]":
+    """A process with one end of a connection; not one of the event loop's, which would watch it from its own thread."""
+    return subprocess.Popen(
+        [sys.executable, "-m", PROGRAM, str(connection.fileno()), *source.arguments],
+        pass_fds=[connection.fileno(), *(each.fileno() for each in source.files)],
+        stdin=subprocess.DEVNULL,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )

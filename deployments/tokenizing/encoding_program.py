@@ -1,0 +1,128 @@
+"""The program that makes the token ids of long texts, beside its gateway and not in it.
+
+A thread of the gateway's would share Python's lock with all its streams: a list of 800,000 ids is made in 17 ms, and no
+other thread runs meanwhile. Where cores are short and the thread gives way to others, that takes ten times as long, and
+everybody waits for who should wait for them. A process shares nothing, and can give way.
+
+``python -m deployments.tokenizing.encoding_program SOCKET KIND SOURCE``: an open socket, by its number, and what to
+encode with. The program imports next to nothing where that is ``plain``.
+"""
+
+import os
+import signal
+import socket
+import sys
+import threading
+from array import array
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, Protocol
+
+import msgspec
+
+from deployments.tokenizing.encoding_messages import LENGTH, Encoded, Text, Wanted, message
+
+NICENESS = 10
+"""Where cores are short, the program has a tenth of what others have."""
+NUM_AT_A_TIME = 2
+"""Texts; ``tokenizers`` lets go of Python's lock for batches, so that they are worked on side by side."""
+Encode = Callable[[str, bool], "Encoding"]
+"""Of a text, and whether special tokens are added."""
+
+
+class Encoding(Protocol):
+    """Of one text."""
+
+    @property
+    def ids(self) -> list[int]:
+        """Of its tokens; they are made when they are asked for."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
+class Listed:
+    """One whose ids are there.
+
+    Args:
+        ids: Of its tokens.
+    """
+
+    def __init__(self, ids: list[int]) -> None:
+        self.ids = ids
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def plain(file: str) -> Encode:
+    """With a tokenizer that is all in JSON.
+
+    Args:
+        file: That has the JSON, an open one, by its number.
+    """
+    from tokenizers import Tokenizer  # noqa: PLC0415 - gateways import this module, and have theirs already
+
+    with os.fdopen(int(file), "rb") as opened:
+        opened.seek(0)
+        tokenizer: Any = Tokenizer.from_str(opened.read().decode())
+    return lambda text, specials: tokenizer.encode_batch_fast([text], add_special_tokens=specials)[0]
+
+
+def whole(model_path: str) -> Encode:
+    """With whatever tokenizer a checkpoint has.
+
+    Args:
+        model_path: Its folder.
+    """
+    from deployments.tokenizing.checkpoint import load  # noqa: PLC0415 - which takes a second or two
+
+    tokenizer = load(model_path)
+    return lambda text, specials: Listed(tokenizer.encode(text, add_special_tokens=specials))
+
+
+SOURCES: dict[str, Callable[[str], Encode]] = {"plain": plain, "whole": whole}
+
+
+def encoded(text: Text, encode: Encode) -> Encoded:
+    """What comes of a text, whatever becomes of it."""
+    try:
+        encoding = encode(text.text, text.add_special_tokens)
+        ids = b""
+        if text.wanted is Wanted.IDS:
+            ids = array("I", encoding.ids).tobytes()
+        elif text.wanted is Wanted.JSON:
+            ids = msgspec.json.encode(encoding.ids)
+        return Encoded(text.number, len(encoding), ids)
+    except Exception as error:
+        return Encoded(text.number, error=f"{type(error).__name__}: {error}")
+
+
+def serve(connection: socket.socket, encode: Encode) -> None:
+    """Encodes what comes, until the other end is closed."""
+    decoder, sending = msgspec.msgpack.Decoder(Text), threading.Lock()
+
+    def answer(text: Text) -> None:
+        said = message(encoded(text, encode))
+        with sending, suppress(OSError):  # nobody waits for it any more
+            connection.sendall(said)
+
+    with ThreadPoolExecutor(NUM_AT_A_TIME) as executor, connection.makefile("rb") as incoming:
+        while len(length := incoming.read(LENGTH.size)) == LENGTH.size:
+            executor.submit(answer, decoder.decode(incoming.read(*LENGTH.unpack(length))))
+
+
+def main() -> None:
+    """What the module says."""
+    number, kind, source = sys.argv[1:]
+    os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # from a terminal it is for the gateway, which ends this
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # of one text nothing is parallel
+    encode = SOURCES[kind](source)
+    with socket.socket(fileno=int(number)) as connection:
+        serve(connection, encode)
+
+
+if __name__ == "__main__":
+    main()
