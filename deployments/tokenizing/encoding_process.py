@@ -66,7 +66,7 @@ class EncodingProcess:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._starting = asyncio.Lock()
-        self._running: _Running | None = None
+        self._running: _NoProcess = _NoProcess()
 
     async def encode(self, text: str, add_special_tokens: bool, wanted: Wanted) -> Encoded:
         """What comes of a text.
@@ -78,13 +78,13 @@ class EncodingProcess:
 
         Raises:
             EncodingFailed: The tokenizer can't.
-            EncodingLost: The process has ended with it twice.
+            EncodingLost: The process has ended with it twice, or can't be started.
         """
         for tried in range(1, MOST_TRIES + 1):
             try:
                 found = await (await self._started()).encode(text, add_special_tokens, wanted)
             except EncodingLost:
-                LOGGER.warning("the process that encodes long texts ended in the middle of one of %d", len(text))
+                LOGGER.warning("the process that encodes long texts is lost, with one of %d characters", len(text))
                 if tried == MOST_TRIES:
                     raise
             else:
@@ -95,23 +95,43 @@ class EncodingProcess:
 
     def close(self) -> None:
         """Ends it; nothing is encoded any more."""
-        if self._running is not None:
-            self._running.close()
+        self._running.close()
         self._source.close()
 
-    async def _started(self) -> "_Running":
+    async def _started(self) -> "_NoProcess":
         async with self._starting:
-            if self._running is None or self._running.is_over:
-                self._running = await _Running.start(self._source)
+            if self._running.is_over:
+                try:
+                    self._running = await _Running.start(self._source)
+                except OSError as error:
+                    LOGGER.warning("the process that encodes long texts can't be started: %s", str(error))
+                    raise EncodingLost from error
             return self._running
 
 
-class _Running:
-    """One process, from its start to its end.
+class _NoProcess:
+    """None has been started.
 
     Attributes:
-        is_over: It has ended.
+        is_over: There is none any more.
+        pid: Its number.
     """
+
+    is_over = True
+    pid = 0
+
+    def encode(self, text: str, add_special_tokens: bool, wanted: Wanted) -> "asyncio.Future[Encoded]":
+        """What comes of a text; ``EncodingLost``, if there is no process, or it ends before."""
+        made: asyncio.Future[Encoded] = asyncio.get_running_loop().create_future()
+        made.set_exception(EncodingLost())
+        return made
+
+    def close(self) -> None:
+        """Ends it at once."""
+
+
+class _Running(_NoProcess):
+    """One process, from its start to its end."""
 
     def __init__(
         self, process: "subprocess.Popen[bytes]", reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -121,6 +141,7 @@ class _Running:
         self._numbers = count()
         self._asked: dict[int, asyncio.Future[Encoded]] = {}
         self.is_over = False
+        self.pid = process.pid
         self._hearing = asyncio.create_task(self._hear())
 
     @classmethod
@@ -128,22 +149,23 @@ class _Running:
         """Starts one, which has the other end of a pair of sockets."""
         ours, theirs = socket.socketpair()
         with theirs:
-            process = _started(source, theirs)
+            try:
+                process = _started(source, theirs)
+            except BaseException:
+                ours.close()
+                raise
         return cls(process, *await asyncio.open_connection(sock=ours, limit=READ_BYTES))
 
     def encode(self, text: str, add_special_tokens: bool, wanted: Wanted) -> "asyncio.Future[Encoded]":
-        """What comes of a text; ``EncodingLost``, if the process ends before."""
-        made: asyncio.Future[Encoded] = asyncio.get_running_loop().create_future()
         if self.is_over:
-            made.set_exception(EncodingLost())
-            return made
+            return super().encode(text, add_special_tokens, wanted)
+        made: asyncio.Future[Encoded] = asyncio.get_running_loop().create_future()
         number = next(self._numbers)
         self._asked[number] = made
         self._writer.write(message(Text(number, text, add_special_tokens, wanted)))
         return made
 
     def close(self) -> None:
-        """Ends it at once."""
         self._hearing.cancel()
         self._end()
 

@@ -30,8 +30,7 @@ def source() -> Iterator[Source]:
 
 
 def _pid(process: EncodingProcess) -> int:
-    assert process._running is not None
-    return process._running._process.pid
+    return process._running.pid
 
 
 async def test_the_next_one_answers_where_the_first_was_killed(source: Source) -> None:
@@ -71,6 +70,20 @@ async def test_a_text_that_the_process_ends_with_twice_is_lost(source: Source) -
     await asyncio.sleep(0)
 
 
+async def test_a_process_that_can_not_be_started_is_a_lost_one(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise BlockingIOError("no more processes")
+
+    process = EncodingProcess(source)
+    monkeypatch.setattr(subprocess, "Popen", fail)
+    with pytest.raises(EncodingLost):
+        await process.encode("a", True, Wanted.COUNT)
+    monkeypatch.undo()
+    assert (await process.encode("a", False, Wanted.COUNT)).num_tokens == 1, "the next one may be"
+    process.close()
+    await asyncio.sleep(0)
+
+
 async def test_the_process_gives_way_and_ends_with_its_gateway(source: Source) -> None:
     process = EncodingProcess(source)
     await process.encode("a", True, Wanted.COUNT)
@@ -92,7 +105,7 @@ from deployments.tokenizing.encoding_messages import Wanted
 async def main(path):
     process = EncodingProcess(Source(load(path), path))
     await process.encode("a", True, Wanted.COUNT)
-    print(process._running._process.pid, flush=True)
+    print(process._running.pid, flush=True)
     await asyncio.sleep(600)
 
 asyncio.run(main(sys.argv[1]))
