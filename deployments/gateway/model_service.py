@@ -37,6 +37,7 @@ from deployments.gateway.response_cache import NO_CACHE_ENTRY, NoResponseCache, 
 from deployments.gateway.serve_host import ServeHost
 from deployments.gateway.tracing import Tracer
 from deployments.gateway.watches.policy_watch import PolicyWatch
+from deployments.http.json_body import JsonBody
 from deployments.http.rate_limits import NO_ACCOUNT, NoAccount, TenantAccount
 from deployments.openai.errors import ApiError, error_of, invalid
 from deployments.openai.event_ids import EventId, EventIds
@@ -102,7 +103,7 @@ class Asked:
 
     Args:
         fields: What its body says.
-        digest: A hash of that.
+        body: That has been read.
         tenant: Whose it is.
         budget: The account of its time.
         adapter: The LoRA adapter that it asks for, if any.
@@ -110,7 +111,7 @@ class Asked:
     """
 
     fields: Any
-    digest: str
+    body: JsonBody
     tenant: Tenant
     budget: LatencyBudget
     adapter: Adapter = NO_ADAPTER
@@ -270,7 +271,7 @@ class ModelService:
         """Completes a text or a list of token ids."""
         if self._front_end.takes("completion", asked.fields):
             return await self.through_front_end("completion", request, asked)
-        body, terms = self._take_in(request, asked, CompletionRequest)
+        body, terms = await self._take_in(request, asked, CompletionRequest)
         prompt = body.single_prompt()
         context = self._context_tokens()
         if isinstance(prompt, str):
@@ -290,7 +291,7 @@ class ModelService:
         """Answers a conversation."""
         if self._front_end.takes("chat", asked.fields):
             return await self.through_front_end("chat", request, asked)
-        body, terms = self._take_in(request, asked, ChatRequest)
+        body, terms = await self._take_in(request, asked, ChatRequest)
         messages = [{"role": message.role, "content": message.text()} for message in body.messages]
         context = self._context_tokens()
         left_s = terms.deadline_s - self._clock.now_s()
@@ -308,7 +309,7 @@ class ModelService:
     async def through_front_end(self, kind: Kind, request: Request, asked: Asked) -> Response:
         """Answers what the gateway's own layer does not serve: one request for each prompt and each choice."""
         refuse_reconnection(request)
-        _, terms = self._take_in(request, asked, TermsFields)
+        _, terms = await self._take_in(request, asked, TermsFields)
         opened: list[ServeOpenRequest] = []
 
         def submit(token_ids: list[int], sampling: Sampling, pooling: Pooling = NO_POOLING) -> Answering:
@@ -433,7 +434,7 @@ class ModelService:
 
     # -- one request --------------------------------------------------------------------------------------------------
 
-    def _take_in(self, request: Request, asked: Asked, model: type[Body]) -> tuple[Body, Terms]:
+    async def _take_in(self, request: Request, asked: Asked, model: type[Body]) -> tuple[Body, Terms]:
         """The body, and what it is served under."""
         check_lengths(asked.fields, self._known_context_tokens)
         body, budget = validated(model, asked.fields), asked.budget
@@ -441,7 +442,7 @@ class ModelService:
             request,
             body,
             asked.tenant,
-            asked.digest,
+            await asked.body.digest(),
             received_s=budget.received_s,
             now_s=self._clock.now_s(),
             limit_s=self.config.gateway.request_timeout_s,
@@ -477,7 +478,7 @@ class ModelService:
         keeping = NO_KEEPING
         if streams:
             name, kept_for_s = last.answer or wanted.request_id, self.config.gateway.keep_answers_s
-            keeping = self._reconnections.keeping(name, terms, asked.digest, wanted, kept_for_s)
+            keeping = self._reconnections.keeping(name, terms, await asked.body.digest(), wanted, kept_for_s)
         if last:
             answer.go_on_after(last)
             rest = await self._reconnections.rest_of(wanted, last, keeping)

@@ -397,10 +397,10 @@ class OpenAIService:
         account.check_in(declared := declared_bytes(request, config.max_body_bytes))
         came = uncounted if declared else account.take_bytes
         try:
-            fields, digest = await read_json(request, config.max_body_bytes, came, limit_s=config.request_timeout_s)
+            body = await read_json(request, config.max_body_bytes, came, limit_s=config.request_timeout_s)
         finally:
             account.has_come()
-        return Asked(fields=fields, digest=digest, tenant=tenant, budget=budget, account=account)
+        return Asked(fields=body.fields, body=body, tenant=tenant, budget=budget, account=account)
 
     async def _read_as_loader(self, request: Request, body: type[Body]) -> Body:
         """The body of a request that only those may send who may load adapters."""
