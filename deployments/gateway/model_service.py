@@ -102,20 +102,23 @@ class Asked:
     """A request as it has come in.
 
     Args:
-        fields: What its body says.
-        body: That has been read.
+        body: What it says.
         tenant: Whose it is.
         budget: The account of its time.
         adapter: The LoRA adapter that it asks for, if any.
         account: What its tenant has left of its limits.
     """
 
-    fields: Any
     body: JsonBody
     tenant: Tenant
     budget: LatencyBudget
     adapter: Adapter = NO_ADAPTER
     account: TenantAccount | NoAccount = NO_ACCOUNT
+
+    @property
+    def fields(self) -> Any:
+        """Of its body."""
+        return self.body.fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,13 +342,16 @@ class ModelService:
 
     async def tokenize(self, body: TokenizeRequest, tenant: Tenant) -> Response:
         """Token ids of a text or a conversation, as the engine would get them, however many there are."""
+        name, patience_s = tenant.name, self.config.gateway.request_timeout_s
         if body.messages is not None:
             messages = [{"role": message.role, "content": message.text()} for message in body.messages]
-            text, adds_special_tokens = self._tokenizer.render(messages, body.add_generation_prompt), False
+            found = await self._tokenizer.list_chat_tokens(
+                messages, body.add_generation_prompt, tenant=name, patience_s=patience_s
+            )
         else:
-            text, adds_special_tokens = body.prompt or "", body.add_special_tokens
-        patience_s = self.config.gateway.request_timeout_s
-        found = await self._tokenizer.list_tokens(text, adds_special_tokens, tenant=tenant.name, patience_s=patience_s)
+            found = await self._tokenizer.list_tokens(
+                body.prompt or "", body.add_special_tokens, tenant=name, patience_s=patience_s
+            )
         listed = {"count": found.num_tokens, "max_model_len": self._context_tokens(), "tokens": msgspec.Raw(found.ids)}
         return Response(msgspec.json.encode(listed), media_type=JSON)
 

@@ -307,6 +307,7 @@ class OpenAIService:
         asked = await self._read(request)
         check_conversation(asked.fields)
         body, tenant = validated(TokenizeRequest, asked.fields), asked.tenant
+        asked.body.let_go()
         return await self._named_or_only(body.model, tenant).model.tokenize(body, tenant)
 
     @_counting_errors
@@ -400,7 +401,7 @@ class OpenAIService:
             body = await read_json(request, config.max_body_bytes, came, limit_s=config.request_timeout_s)
         finally:
             account.has_come()
-        return Asked(fields=body.fields, body=body, tenant=tenant, budget=budget, account=account)
+        return Asked(body=body, tenant=tenant, budget=budget, account=account)
 
     async def _read_as_loader(self, request: Request, body: type[Body]) -> Body:
         """The body of a request that only those may send who may load adapters."""

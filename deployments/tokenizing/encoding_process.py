@@ -8,7 +8,9 @@ import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import suppress
 from itertools import count
+from pathlib import Path
 from typing import IO, Any, Self
 
 import msgspec
@@ -40,12 +42,11 @@ class Source:
     """
 
     def __init__(self, tokenizer: Any, model_path: str) -> None:
-        rust = plain_rust(tokenizer)
         self.arguments = ("whole", model_path)
         self.files: tuple[IO[bytes], ...] = ()
-        if rust is not None:
-            file = tempfile.TemporaryFile()  # noqa: SIM115 - it is open for as long as processes are started
-            file.write(rust.to_str().encode())
+        if said := _as_json(tokenizer):
+            file = _memory()
+            file.write(said.encode())
             file.flush()
             self.files = (file,)
             self.arguments = ("plain", str(file.fileno()))
@@ -54,6 +55,25 @@ class Source:
         """No more processes are started."""
         for each in self.files:
             each.close()
+
+
+def _as_json(tokenizer: Any) -> str:
+    """All that there is to the tokenizer; empty, where JSON does not have that."""
+    rust = plain_rust(tokenizer)
+    if rust is None or rust.encode_special_tokens:
+        return ""
+    try:
+        said: str = rust.to_str()
+    except Exception:  # it has parts in Python, and tokenizers no class of its own
+        return ""
+    return said
+
+
+def _memory() -> IO[bytes]:
+    """A file that is nowhere, for as long as processes are started that read it."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("spillway-tokenizer"), "r+b")
+    return tempfile.TemporaryFile()
 
 
 class EncodingProcess:
@@ -66,6 +86,7 @@ class EncodingProcess:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._starting = asyncio.Lock()
+        self._is_closed = False
         self._running: _NoProcess = _NoProcess()
 
     async def encode(self, text: str, add_special_tokens: bool, wanted: Wanted) -> Encoded:
@@ -78,7 +99,7 @@ class EncodingProcess:
 
         Raises:
             EncodingFailed: The tokenizer can't.
-            EncodingLost: The process has ended with it twice, or can't be started.
+            EncodingLost: The process has ended with it twice, or can't be started, or is closed.
         """
         for tried in range(1, MOST_TRIES + 1):
             try:
@@ -95,17 +116,21 @@ class EncodingProcess:
 
     def close(self) -> None:
         """Ends it; nothing is encoded any more."""
+        self._is_closed = True
         self._running.close()
         self._source.close()
 
     async def _started(self) -> "_NoProcess":
         async with self._starting:
-            if self._running.is_over:
+            if self._running.is_over and not self._is_closed:
                 try:
                     self._running = await _Running.start(self._source)
                 except OSError as error:
                     LOGGER.warning("the process that encodes long texts can't be started: %s", str(error))
                     raise EncodingLost from error
+            if self._is_closed:
+                self._running.close()
+                raise EncodingLost
             return self._running
 
 
@@ -148,13 +173,18 @@ class _Running(_NoProcess):
     async def start(cls, source: Source) -> Self:
         """Starts one, which has the other end of a pair of sockets."""
         ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                process = _started(source, theirs)
-            except BaseException:
-                ours.close()
-                raise
-        return cls(process, *await asyncio.open_connection(sock=ours, limit=READ_BYTES))
+        try:
+            with theirs:
+                process = _process(source, theirs)
+        except BaseException:
+            ours.close()
+            raise
+        try:
+            return cls(process, *await asyncio.open_connection(sock=ours, limit=READ_BYTES))
+        except BaseException:
+            ours.close()
+            _kill(process)
+            raise
 
     def encode(self, text: str, add_special_tokens: bool, wanted: Wanted) -> "asyncio.Future[Encoded]":
         if self.is_over:
@@ -180,6 +210,8 @@ class _Running(_NoProcess):
                     made.set_result(found)
         except (asyncio.IncompleteReadError, OSError):
             pass  # it has ended
+        except (msgspec.MsgspecError, KeyError) as error:
+            LOGGER.error("the process that encodes long texts says what nobody understands: %s", repr(error))
         finally:
             self._end()
 
@@ -187,20 +219,26 @@ class _Running(_NoProcess):
         if self.is_over:
             return
         self.is_over = True
-        self._writer.close()
-        self._process.kill()
-        threading.Thread(target=self._process.wait, daemon=True).start()  # for the kernel's word, in no time
         for made in self._asked.values():
             if not made.done():
                 made.set_exception(EncodingLost())
         self._asked.clear()
+        self._writer.close()
+        _kill(self._process)
 
 
-def _started(source: Source, connection: socket.socket) -> "subprocess.Popen[bytes]":
+def _kill(process: "subprocess.Popen[bytes]") -> None:
+    """Ends it at once, and hears the kernel's word that it has."""
+    process.kill()
+    with suppress(RuntimeError):  # no thread is to be had: the next process that is started hears it
+        threading.Thread(target=process.wait, daemon=True).start()
+
+
+def _process(source: Source, connection: socket.socket) -> "subprocess.Popen[bytes]":
     """A process with one end of a connection; not one of the event loop's, which would watch it from its own thread."""
     return subprocess.Popen(
-        [sys.executable, "-m", PROGRAM, str(connection.fileno()), *source.arguments],
+        [sys.executable, "-P", "-m", PROGRAM, str(connection.fileno()), *source.arguments],
         pass_fds=[connection.fileno(), *(each.fileno() for each in source.files)],
         stdin=subprocess.DEVNULL,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(each or str(Path.cwd()) for each in sys.path)},
     )

@@ -16,7 +16,6 @@ import threading
 from array import array
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any, Protocol
 
 import msgspec
@@ -95,33 +94,42 @@ def encoded(text: Text, encode: Encode) -> Encoded:
         elif text.wanted is Wanted.JSON:
             ids = msgspec.json.encode(encoding.ids)
         return Encoded(text.number, len(encoding), ids)
-    except Exception as error:
+    except BaseException as error:  # a panic of Rust's is one, and the next text is another
         return Encoded(text.number, error=f"{type(error).__name__}: {error}")
 
 
 def serve(connection: socket.socket, encode: Encode) -> None:
-    """Encodes what comes, until the other end is closed."""
+    """Encodes what comes, until the other end is closed; some of it may be encoded still."""
     decoder, sending = msgspec.msgpack.Decoder(Text), threading.Lock()
 
     def answer(text: Text) -> None:
-        said = message(encoded(text, encode))
-        with sending, suppress(OSError):  # nobody waits for it any more
-            connection.sendall(said)
+        try:
+            said = message(encoded(text, encode))
+            with sending:
+                connection.sendall(said)
+        except BaseException:  # the gateway is gone, or is to hear that no answer comes
+            os._exit(1)
 
-    with ThreadPoolExecutor(NUM_AT_A_TIME) as executor, connection.makefile("rb") as incoming:
-        while len(length := incoming.read(LENGTH.size)) == LENGTH.size:
-            executor.submit(answer, decoder.decode(incoming.read(*LENGTH.unpack(length))))
+    executor = ThreadPoolExecutor(NUM_AT_A_TIME)
+    with connection.makefile("rb") as incoming:
+        while len(head := incoming.read(LENGTH.size)) == LENGTH.size:
+            [length] = LENGTH.unpack(head)
+            if len(said := incoming.read(length)) < length:
+                break
+            executor.submit(answer, decoder.decode(said))
+    executor.shutdown(wait=False, cancel_futures=True)
 
 
 def main() -> None:
     """What the module says."""
     number, kind, source = sys.argv[1:]
-    os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # from a terminal it is for the gateway, which ends this
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # of one text nothing is parallel
     encode = SOURCES[kind](source)
+    os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
     with socket.socket(fileno=int(number)) as connection:
         serve(connection, encode)
+        os._exit(0)  # the gateway is gone, and nobody waits for what is encoded still
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from deployments.openai.errors import ApiError, error_of, invalid
 from deployments.openai.lengths import too_long
 from deployments.tokenizing.checkpoint import load, plain_rust
 from deployments.tokenizing.encoding_messages import Encoded, Wanted
-from deployments.tokenizing.encoding_process import EncodingLost, EncodingProcess, Source
+from deployments.tokenizing.encoding_process import EncodingFailed, EncodingLost, EncodingProcess, Source
 from deployments.tokenizing.encoding_program import NUM_AT_A_TIME
 from deployments.tokenizing.fair_turns import FairTurns, TooMuchWaits
 from policies.decisions import Reason
@@ -21,6 +21,8 @@ from routing.request.effects import Outcome, OutcomeKind
 
 LONG_TEXT_CHARACTERS = 20_000
 """A longer text is encoded by another process, so that it does not hold up other requests' tokens."""
+MANY_MESSAGES = 200
+"""A conversation of more messages is put into the chat template in a thread."""
 MOST_WAITING = 64
 """Long texts of one tenant that wait for their turn at one model of a gateway."""
 FIRST_CHARACTERS = 2
@@ -82,15 +84,13 @@ class PromptTokenizer:
             patience_s: How long its client waits.
 
         Raises:
-            ApiError: 400, there are far more; 429, too many of its tenant's wait; 503, it can't be encoded now; 504, it
-                has waited so long.
+            ApiError: 400, there are far more, or the tokenizer can't encode it; 429, too many of its tenant's wait;
+                503, it can't be encoded now; 504, it has waited so long.
         """
         if len(text) <= LONG_TEXT_CHARACTERS:
             return self._encode_text(text, add_special_tokens)
         encode = partial(self._encode_long, text, add_special_tokens, most_tokens, Wanted.IDS)
-        ids = array("I")
-        ids.frombytes((await self._in_turn(tenant, encode, patience_s)).ids)
-        return ids.tolist()
+        return _ids_of(await self._in_turn(tenant, encode, patience_s))
 
     async def encode_chat(
         self,
@@ -104,40 +104,48 @@ class PromptTokenizer:
         """The token ids of a conversation in the model's chat template.
 
         Raises:
-            ApiError: 400 when there are more messages than ``most_tokens``, as for :meth:`render`, and as for a text.
+            ApiError: 400 when the model has no chat template, the template does not take these messages, or there are
+                more messages than ``most_tokens``; and as for a text.
         """
         if most_tokens and len(messages) > most_tokens:
             raise too_long(most_tokens, f"the conversation has {len(messages)} messages", "messages")
-        text = self.render(messages, add_generation_prompt)
-        return await self.encode(text, False, tenant=tenant, most_tokens=most_tokens, patience_s=patience_s)
+        if _is_short(messages):
+            return self._encode_text(self._render(messages, add_generation_prompt), False)
+        encode = partial(self._encode_long_chat, messages, add_generation_prompt, most_tokens, Wanted.IDS)
+        return _ids_of(await self._in_turn(tenant, encode, patience_s))
 
     async def list_tokens(
         self, text: str, add_special_tokens: bool = True, *, tenant: str = "", patience_s: float = FOR_EVER_S
     ) -> TokenList:
-        """The same for a client, however many there are.
+        """A text's token ids for a client, however many there are.
 
         Raises:
-            ApiError: 429, 503 and 504, as for its ids.
+            ApiError: As for :meth:`encode`.
         """
         if len(text) <= LONG_TEXT_CHARACTERS:
-            ids = self._encode_text(text, add_special_tokens)
-            return TokenList(len(ids), msgspec.json.encode(ids))
+            return _listed(self._encode_text(text, add_special_tokens))
         encode = partial(self._encode_long, text, add_special_tokens, 0, Wanted.JSON)
         encoded = await self._in_turn(tenant, encode, patience_s)
         return TokenList(encoded.num_tokens, encoded.ids)
 
-    def render(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
-        """The text of a conversation in the model's chat template, which is encoded without further special tokens.
+    async def list_chat_tokens(
+        self,
+        messages: list[dict[str, str]],
+        add_generation_prompt: bool,
+        *,
+        tenant: str = "",
+        patience_s: float = FOR_EVER_S,
+    ) -> TokenList:
+        """The same of a conversation.
 
         Raises:
-            ApiError: 400 when the model has no chat template, or the template does not take these messages.
+            ApiError: As for :meth:`encode_chat`.
         """
-        options: dict[str, Any] = {"tokenize": False, "add_generation_prompt": add_generation_prompt}
-        try:
-            text: str = self._tokenizer.apply_chat_template(messages, **options)
-        except (TemplateError, ValueError, TypeError) as error:
-            raise invalid(f"the chat template can't render these messages: {error}", "messages") from error
-        return text
+        if _is_short(messages):
+            return _listed(self._encode_text(self._render(messages, add_generation_prompt), False))
+        encode = partial(self._encode_long_chat, messages, add_generation_prompt, 0, Wanted.JSON)
+        encoded = await self._in_turn(tenant, encode, patience_s)
+        return TokenList(encoded.num_tokens, encoded.ids)
 
     def decode(self, token_ids: list[int]) -> str:
         """Their text, special tokens and all."""
@@ -159,6 +167,8 @@ class PromptTokenizer:
         except TooMuchWaits as error:
             said = f"{MOST_WAITING} of your long texts wait to be tokenized; send fewer at a time"
             raise ApiError(429, said, "rate_limit_exceeded", retry_after_s=AGAIN_S) from error
+        except EncodingFailed as error:
+            raise invalid(f"the tokenizer can't encode this text: {error}") from error
         except EncodingLost as error:
             said = f"what tokenizes texts of more than {LONG_TEXT_CHARACTERS} characters has failed; try again"
             raise ApiError(503, said, "tokenizer_unavailable", retry_after_s=AGAIN_S) from error
@@ -173,6 +183,35 @@ class PromptTokenizer:
                 raise too_long(most_tokens, said)
             num_characters *= 4
         return await self._process.encode(text, add_special_tokens, wanted)
+
+    async def _encode_long_chat(
+        self, messages: list[dict[str, str]], add_generation_prompt: bool, most_tokens: int, wanted: Wanted
+    ) -> Encoded:
+        text = await asyncio.to_thread(self._render, messages, add_generation_prompt)
+        return await self._encode_long(text, False, most_tokens, wanted)
+
+    def _render(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> str:
+        options: dict[str, Any] = {"tokenize": False, "add_generation_prompt": add_generation_prompt}
+        try:
+            text: str = self._tokenizer.apply_chat_template(messages, **options)
+        except (TemplateError, ValueError, TypeError) as error:
+            raise invalid(f"the chat template can't render these messages: {error}", "messages") from error
+        return text
+
+
+def _is_short(messages: list[dict[str, str]]) -> bool:
+    """Whether it is no more to make a conversation's text and encode it than a short text."""
+    return len(messages) <= MANY_MESSAGES and sum(len(each["content"]) for each in messages) <= LONG_TEXT_CHARACTERS
+
+
+def _ids_of(encoded: Encoded) -> list[int]:
+    ids = array("I")
+    ids.frombytes(encoded.ids)
+    return ids.tolist()
+
+
+def _listed(ids: list[int]) -> TokenList:
+    return TokenList(len(ids), msgspec.json.encode(ids))
 
 
 Encoder = Callable[[str, bool], list[int]]

@@ -195,3 +195,13 @@ async def test_a_fraction_that_is_out_of_range_is_no_number(fraction: str) -> No
 def test_a_body_is_as_long_as_it_says_as_far_as_it_is_read(header: str, num_bytes: int) -> None:
     request = Request({"type": "http", "headers": [(b"content-length", header.encode("latin-1"))]})
     assert declared_bytes(request, MAX_BYTES) == num_bytes
+
+
+@for_each("length", [1, 300_000])
+async def test_a_bodys_hash_tells_it_from_others_and_its_bytes_are_let_go(length: int) -> None:
+    body = b'"' + b"a" * length + b'"'
+    same = [await read_json(Client(body).request, max_bytes=1 << 24) for _ in range(2)]
+    other = await read_json(Client(body[:-2] + b'b"').request, max_bytes=1 << 24)
+
+    assert await same[0].digest() == await same[0].digest() == await same[1].digest() != await other.digest()
+    assert not any(each._raw for each in same)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,9 +14,10 @@ import psutil
 import pytest
 
 from deployments.tokenizing.checkpoint import load
-from deployments.tokenizing.encoding_messages import Encoded, Text, Wanted
+from deployments.tokenizing.encoding_messages import Encoded, Text, Wanted, message
 from deployments.tokenizing.encoding_process import EncodingFailed, EncodingLost, EncodingProcess, Source
-from deployments.tokenizing.encoding_program import NICENESS, Encoding, Listed, encoded, whole
+from deployments.tokenizing.encoding_program import NICENESS, Encoding, Listed, encoded, serve, whole
+from tests.tables import for_each
 from tests.waiting import until_here
 
 MODEL = Path(__file__).parents[3] / ".models" / "tiny-llama"
@@ -95,7 +97,8 @@ async def test_the_process_gives_way_and_ends_with_its_gateway(source: Source) -
     await until_here(lambda: not running.is_running())
 
 
-def test_the_process_ends_where_its_gateway_is_killed() -> None:
+@for_each("text", ["a", "queues and lanes " * 400_000], ids=["idle", "busy"])
+def test_the_process_ends_where_its_gateway_is_killed(text: str) -> None:
     program = """
 import asyncio, sys
 from deployments.tokenizing.checkpoint import load
@@ -105,18 +108,24 @@ from deployments.tokenizing.encoding_messages import Wanted
 async def main(path):
     process = EncodingProcess(Source(load(path), path))
     await process.encode("a", True, Wanted.COUNT)
+    encoding = asyncio.create_task(process.encode(sys.stdin.read(), True, Wanted.COUNT))
+    await asyncio.sleep(0.1)
     print(process._running.pid, flush=True)
     await asyncio.sleep(600)
 
 asyncio.run(main(sys.argv[1]))
 """
     command = [sys.executable, "-W", "ignore", "-c", program, str(MODEL)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=MODEL.parents[1]) as gateway:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=MODEL.parents[1]) as gateway:
+        assert gateway.stdin is not None
         assert gateway.stdout is not None
+        gateway.stdin.write(text.encode())
+        gateway.stdin.close()
         beside = psutil.Process(int(gateway.stdout.readline()))
         gateway.kill()
     with suppress(psutil.NoSuchProcess):
-        beside.wait(20)
+        beside.wait(2)
 
 
 def test_a_tokenizer_that_fails_on_a_text_says_so() -> None:
@@ -125,6 +134,11 @@ def test_a_tokenizer_that_fails_on_a_text_says_so() -> None:
 
     found = encoded(Text(3, "\u00e9", True, Wanted.IDS), fail)
     assert (found.number, found.error) == (3, "ValueError: no such letter")
+
+    def panic(text: str, add_special_tokens: bool) -> Encoding:
+        raise BaseException("as a panic of Rust's is")
+
+    assert encoded(Text(5, "a", True, Wanted.COUNT), panic).error == "BaseException: as a panic of Rust's is"
     listed = encoded(Text(4, "a", True, Wanted.JSON), lambda text, specials: Listed([5, 6]))
     assert (listed.num_tokens, listed.ids) == (2, b"[5,6]")
 
@@ -152,3 +166,56 @@ async def test_what_the_tokenizer_fails_on_is_told(source: Source, monkeypatch: 
     with pytest.raises(EncodingFailed, match="no such letter"):
         await process.encode("a", True, Wanted.IDS)
     process.close()
+
+
+async def test_an_answer_that_can_not_be_given_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the gateway hears of it, and no text waits for ever."""
+    ends = list[int]()
+    monkeypatch.setattr("deployments.tokenizing.encoding_program.os._exit", ends.append)
+    monkeypatch.setattr("deployments.tokenizing.encoding_program.message", lambda content: 1 / 0)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(message(Text(0, "a", True, Wanted.COUNT)))
+        ours.shutdown(socket.SHUT_WR)
+        await asyncio.to_thread(serve, theirs, lambda text, specials: Listed([1]))
+        await until_here(lambda: ends == [1])
+
+
+async def test_what_waits_when_it_is_closed_is_lost_and_nothing_is_started_any_more(source: Source) -> None:
+    process = EncodingProcess(source)
+    await process.encode("a", True, Wanted.COUNT)
+    pid = _pid(process)
+    os.kill(pid, signal.SIGSTOP)
+    asking = asyncio.create_task(process.encode(TEXT, True, Wanted.IDS))
+    await asyncio.sleep(0)
+    process.close()
+    with pytest.raises(EncodingLost):
+        await asking
+    with pytest.raises(EncodingLost):
+        await process.encode("a", True, Wanted.COUNT)
+    assert _pid(process) == pid
+
+
+async def test_one_that_is_closed_while_it_is_started_ends(source: Source) -> None:
+    process = EncodingProcess(source)
+    asking = asyncio.create_task(process.encode(TEXT, True, Wanted.IDS))
+    await asyncio.sleep(0)
+    process.close()
+    with pytest.raises(EncodingLost):
+        await asking
+    await until_here(lambda: not _pid(process) or not psutil.pid_exists(_pid(process)))
+
+
+async def test_what_is_not_in_a_tokenizers_json_is_not_lost() -> None:
+    """Whether special tokens in a text are taken for text."""
+    tokenizer = load(str(MODEL))
+    special = tokenizer.all_special_tokens[0]
+    tokenizer.backend_tokenizer.encode_special_tokens = True
+    source = Source(tokenizer, str(MODEL))
+    assert source.arguments == ("whole", str(MODEL))
+    source.close()
+    plain_source = Source(load(str(MODEL)), str(MODEL))
+    process = EncodingProcess(plain_source)
+    assert (await process.encode(special, False, Wanted.COUNT)).num_tokens == 1
+    process.close()
+    await asyncio.sleep(0)

@@ -11,7 +11,7 @@ import pytest
 
 from deployments.openai.errors import ApiError
 from deployments.tokenizing.encoding_messages import Encoded, Wanted
-from deployments.tokenizing.encoding_process import EncodingLost
+from deployments.tokenizing.encoding_process import EncodingFailed, EncodingLost
 from deployments.tokenizing.encoding_program import NUM_AT_A_TIME
 from deployments.tokenizing.prompt_tokenizer import LONG_TEXT_CHARACTERS, MOST_WAITING, PromptTokenizer
 from tests.tables import for_each
@@ -49,6 +49,15 @@ class Loses(Encodes):
         raise EncodingLost
 
 
+class Fails(Encodes):
+    async def encode(self, text: str, add_special_tokens: bool, wanted: Wanted) -> Encoded:
+        raise EncodingFailed("ValueError: no such letter")
+
+
+def _json(ids: list[int]) -> bytes:
+    return json.dumps(ids, separators=(",", ":")).encode()
+
+
 @pytest.fixture
 async def tokenizer() -> AsyncIterator[PromptTokenizer]:
     made = PromptTokenizer(str(MODEL))
@@ -71,7 +80,7 @@ async def test_a_text_gets_the_ids_that_transformers_own_choice_of_tokenizer_giv
 
     wanted = AutoTokenizer.from_pretrained(str(MODEL)).encode(text)
     assert await tokenizer.encode(text) == wanted
-    assert await tokenizer.list_tokens(text) == (len(wanted), json.dumps(wanted, separators=(",", ":")).encode())
+    assert await tokenizer.list_tokens(text) == (len(wanted), _json(wanted))
 
 
 async def test_a_conversation_gets_the_ids_that_transformers_own_choice_gives(tokenizer: PromptTokenizer) -> None:
@@ -90,16 +99,29 @@ async def test_long_texts_get_the_same_ids_from_the_process(tokenizer: PromptTok
         assert len(text) > LONG_TEXT_CHARACTERS
         wanted = tokenizer._encode_text(text, True)
         assert await tokenizer.encode(text, most_tokens=100_000) == wanted
-        assert await tokenizer.list_tokens(text) == (len(wanted), json.dumps(wanted, separators=(",", ":")).encode())
+        assert await tokenizer.list_tokens(text) == (len(wanted), _json(wanted))
         assert (await tokenizer.list_tokens(text, False)).num_tokens == len(tokenizer._encode_text(text, False))
 
 
-async def test_a_long_conversation_gets_the_same_ids_from_the_process(tokenizer: PromptTokenizer) -> None:
-    messages = [{"role": "user", "content": "What is a lane?"}] * 1_000
-    text = tokenizer.render(messages, True)
+@for_each(
+    ("number", "text"), [(1_000, "What is a lane?"), (201, "a"), (2, "lane " * 3_000)], ids=["both", "many", "long"]
+)
+async def test_a_long_conversation_gets_the_same_ids_from_the_process(
+    tokenizer: PromptTokenizer, number: int, text: str
+) -> None:
+    messages = [{"role": "user", "content": text}] * number
+    wanted = tokenizer._encode_text(tokenizer._render(messages, True), False)
 
-    assert len(text) > LONG_TEXT_CHARACTERS
-    assert await tokenizer.encode_chat(messages, True, most_tokens=8192) == tokenizer._encode_text(text, False)
+    assert await tokenizer.encode_chat(messages, True, most_tokens=16_384) == wanted
+    assert await tokenizer.list_chat_tokens(messages, True) == (len(wanted), _json(wanted))
+    assert tokenizer._process._running.pid, "there is one"
+
+
+async def test_a_short_conversation_is_listed_at_once(tokenizer: PromptTokenizer) -> None:
+    messages = [{"role": "user", "content": "What is a lane?"}]
+    wanted = tokenizer._encode_text(tokenizer._render(messages, True), False)
+
+    assert await tokenizer.list_chat_tokens(messages, True) == (len(wanted), _json(wanted))
 
 
 async def test_of_a_text_that_can_not_fit_a_part_is_encoded(tokenizer: PromptTokenizer) -> None:
@@ -161,6 +183,14 @@ async def test_where_the_process_is_lost_clients_are_told_to_come_back(tokenizer
         await tokenizer.list_tokens("x" * 30_000)
 
     assert (caught.value.status, caught.value.code, caught.value.retry_after_s) == (503, "tokenizer_unavailable", 1.0)
+
+
+async def test_a_text_that_the_tokenizer_can_not_encode_is_the_clients(tokenizer: PromptTokenizer) -> None:
+    _with(Fails(), tokenizer)
+    with pytest.raises(ApiError, match="no such letter") as caught:
+        await tokenizer.encode("x" * 30_000)
+
+    assert caught.value.status == 400
 
 
 def test_a_gateway_with_a_plain_tokenizer_does_not_load_torch() -> None:
