@@ -11,7 +11,8 @@ import threading
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any, Self
+from weakref import finalize
 
 import msgspec
 
@@ -39,22 +40,24 @@ class Source:
     Args:
         tokenizer: Of a checkpoint.
         model_path: Its folder.
+
+    Attributes:
+        arguments: Of the program.
+        files: Which it is to have, by their numbers.
     """
 
     def __init__(self, tokenizer: Any, model_path: str) -> None:
         self.arguments = ("whole", model_path)
-        self.files: tuple[IO[bytes], ...] = ()
+        self.files: tuple[int, ...] = ()
         if said := _as_json(tokenizer):
-            file = _memory()
-            file.write(said.encode())
-            file.flush()
+            file = _in_memory(said.encode())
             self.files = (file,)
-            self.arguments = ("plain", str(file.fileno()))
+            self.arguments = ("plain", str(file))
+        self._close = finalize(self, _close_all, self.files)
 
     def close(self) -> None:
         """No more processes are started."""
-        for each in self.files:
-            each.close()
+        self._close()
 
 
 def _as_json(tokenizer: Any) -> str:
@@ -69,11 +72,21 @@ def _as_json(tokenizer: Any) -> str:
     return said
 
 
-def _memory() -> IO[bytes]:
-    """A file that is nowhere, for as long as processes are started that read it."""
+def _in_memory(said: bytes) -> int:
+    """An open file that is nowhere."""
     if hasattr(os, "memfd_create"):
-        return os.fdopen(os.memfd_create("spillway-tokenizer"), "r+b")
-    return tempfile.TemporaryFile()
+        file = os.memfd_create("spillway-tokenizer")
+    else:
+        with tempfile.TemporaryFile() as temporary:
+            file = os.dup(temporary.fileno())
+    with os.fdopen(file, "wb", closefd=False) as opened:
+        opened.write(said)
+    return file
+
+
+def _close_all(files: tuple[int, ...]) -> None:
+    for each in files:
+        os.close(each)
 
 
 class EncodingProcess:
@@ -238,7 +251,7 @@ def _process(source: Source, connection: socket.socket) -> "subprocess.Popen[byt
     """A process with one end of a connection; not one of the event loop's, which would watch it from its own thread."""
     return subprocess.Popen(
         [sys.executable, "-P", "-m", PROGRAM, str(connection.fileno()), *source.arguments],
-        pass_fds=[connection.fileno(), *(each.fileno() for each in source.files)],
+        pass_fds=[connection.fileno(), *source.files],
         stdin=subprocess.DEVNULL,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(each or str(Path.cwd()) for each in sys.path)},
     )

@@ -47,7 +47,8 @@ def test_every_socket_of_a_deployment_is_in_the_table(live: Live) -> None:
 
 def test_no_service_of_rays_answers_a_call_without_a_token(live: Live) -> None:
     asked = {each.port: says_without_a_token(each.port) for each in sockets() if each.address == "::"}
-    assert set().union(*asked.values()) == {"UNAUTHENTICATED"}
+    still_there = {each.port for each in sockets()}  # a worker may have ended meanwhile
+    assert set().union(*(said for port, said in asked.items() if port in still_there)) == {"UNAUTHENTICATED"}
 
 
 def test_http_without_a_token_is_for_metrics_alone(live: Live) -> None:
