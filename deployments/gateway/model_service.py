@@ -42,7 +42,7 @@ from deployments.http.rate_limits import NO_ACCOUNT, NoAccount, TenantAccount
 from deployments.openai.errors import ApiError, error_of, invalid
 from deployments.openai.event_ids import EventId, EventIds
 from deployments.openai.identity import Terms, terms_of, wants_latency_budget
-from deployments.openai.lengths import check_lengths, too_long
+from deployments.openai.lengths import check_lengths, check_vocabulary, too_long
 from deployments.openai.requests import ChatRequest, CompletionRequest, SamplingFields, check_prompt_logprobs
 from deployments.openai.responses import OpenAiAnswer
 from deployments.openai.terms import TermsFields
@@ -313,6 +313,7 @@ class ModelService:
         """Answers what the gateway's own layer does not serve: one request for each prompt and each choice."""
         refuse_reconnection(request)
         _, terms = await self._take_in(request, asked, TermsFields)
+        check_vocabulary(asked.fields, self._tokenizer.vocabulary_tokens)
         opened: list[ServeOpenRequest] = []
 
         def submit(token_ids: list[int], sampling: Sampling, pooling: Pooling = NO_POOLING) -> Answering:

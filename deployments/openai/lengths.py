@@ -1,4 +1,4 @@
-"""Requests that are too long for any engine: which, and what is said of them."""
+"""Requests that no engine can take: they are too long, or name tokens that there are not; and what is said of them."""
 
 from typing import Any
 
@@ -70,3 +70,19 @@ def _check_bad_words(words: Any) -> None:
 def _check_length(prompt: list[Any], context_tokens: int) -> None:
     if len(prompt) > context_tokens:
         raise too_long(context_tokens, f"prompt has {len(prompt)} entries", "prompt")
+
+
+def check_vocabulary(fields: Any, vocabulary: int) -> None:
+    """Refuses tokens that there are not, where a layer that is not ours reads the rest.
+
+    Args:
+        fields: What a body says; what is no number there is for that layer to refuse.
+        vocabulary: Number of token ids.
+
+    Raises:
+        ApiError: 400, naming the field.
+    """
+    for name in ("stop_token_ids", "allowed_token_ids"):
+        named = fields.get(name)
+        if isinstance(named, list) and any(isinstance(each, int) and each >= vocabulary for each in named):
+            raise invalid(f"{name} must be below the vocabulary size {vocabulary}", name)

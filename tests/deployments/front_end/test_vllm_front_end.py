@@ -286,6 +286,12 @@ def test_a_stream_comes_over_both_routes(http: httpx.Client) -> None:
             "allowed_token_ids",
             "has 1025 entries; at most 1024 are taken",
         ),
+        (
+            "chat/completions",
+            {"messages": MESSAGES, "n": 2, "stream": True, "allowed_token_ids": [3_628_799]},
+            "allowed_token_ids",
+            "below the vocabulary size",
+        ),
         ("completions", {"prompt": "x", "n": 2, "bad_words": ["x" * 4_097]}, "bad_words", "have 4097 bytes"),
         ("completions", {"prompt": "x", "n": 2, "seed": (1 << 63) - 1}, "seed", "leaves none for n 2"),
         (

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from deployments.openai.errors import ApiError
-from deployments.openai.lengths import MOST_MESSAGES, check_lengths
+from deployments.openai.lengths import MOST_MESSAGES, check_lengths, check_vocabulary
 from tests.tables import for_each
 
 
@@ -39,3 +39,20 @@ def test_a_prompt_of_any_length_is_taken_while_the_context_is_not_known() -> Non
     check_lengths({"prompt": [7] * 1_000}, 0)
     with pytest.raises(ApiError, match="2049 messages"):
         check_lengths({"messages": [{}] * (MOST_MESSAGES + 1)}, 0)
+
+
+@for_each(
+    ("fields", "param"),
+    [
+        ({"allowed_token_ids": [99, 100]}, "allowed_token_ids"),
+        ({"stop_token_ids": [1 << 70]}, "stop_token_ids"),
+        ({"allowed_token_ids": [99, "x", None], "stop_token_ids": 7}, None),
+    ],
+)
+def test_tokens_that_there_are_not_are_refused_before_another_layer_reads_them(fields: Any, param: str | None) -> None:
+    if param is None:
+        check_vocabulary(fields, 100)
+        return
+    with pytest.raises(ApiError, match="vocabulary size 100") as caught:
+        check_vocabulary(fields, 100)
+    assert (caught.value.status, caught.value.param) == (400, param)
