@@ -39,10 +39,10 @@ from deployments.gateway.tracing import Tracer
 from deployments.gateway.watches.policy_watch import PolicyWatch
 from deployments.http.json_body import JsonBody
 from deployments.http.rate_limits import NO_ACCOUNT, NoAccount, TenantAccount
+from deployments.openai.engine_limits import check_lengths, check_vocabulary, too_long
 from deployments.openai.errors import ApiError, error_of, invalid
 from deployments.openai.event_ids import EventId, EventIds
 from deployments.openai.identity import Terms, terms_of, wants_latency_budget
-from deployments.openai.lengths import check_lengths, check_vocabulary, too_long
 from deployments.openai.requests import ChatRequest, CompletionRequest, SamplingFields, check_prompt_logprobs
 from deployments.openai.responses import OpenAiAnswer
 from deployments.openai.terms import TermsFields

@@ -30,9 +30,9 @@ from deployments.http.direct_request import DirectRequest
 from deployments.http.hot_routes import Handler as RouteHandler
 from deployments.http.json_body import declared_bytes, read_json, uncounted
 from deployments.http.rate_limits import RateLimits
+from deployments.openai.engine_limits import check_conversation
 from deployments.openai.errors import ApiError, anthropic_body, internal_error, invalid, retry_after
 from deployments.openai.identity import api_key_of, tenant_of
-from deployments.openai.lengths import check_conversation
 from deployments.openai.terms import TermsFields
 from deployments.openai.token_requests import DetokenizeRequest, TokenizeRequest
 from deployments.openai.validation import validated

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from deployments.openai.engine_limits import check_vocabulary
 from deployments.openai.errors import invalid
 from deployments.openai.structured_output import ResponseFormat, StructuredOutputs, structured_output_of
 from deployments.openai.terms import TermsFields, Text
@@ -194,9 +195,8 @@ class SamplingFields(TermsFields):
             raise invalid(f"min_tokens ({self.min_tokens}) is over max_tokens ({max_tokens})", "min_tokens")
         if "" in stop:
             raise invalid("stop must not contain an empty string", "stop")
-        for name in ("stop_token_ids", "allowed_token_ids"):
-            if any(token >= vocabulary for token in getattr(self, name) or ()):
-                raise invalid(f"{name} must be below the vocabulary size {vocabulary}", name)
+        named = {"stop_token_ids": self.stop_token_ids, "allowed_token_ids": self.allowed_token_ids}
+        check_vocabulary(named, vocabulary)
 
     @property
     def includes_usage(self) -> bool:

@@ -11,6 +11,7 @@ from deployments.gateway.open_request import LANE_HEADER
 from deployments.gateway.otlp import PARENT_HEADER
 from deployments.http.json_body import DEAR_VALUES, MOST_VALUES, PLAIN_BYTES
 from deployments.http.rate_limits import CODE as RATE_LIMIT_CODE
+from deployments.openai.engine_limits import MOST_MESSAGES
 from deployments.openai.errors import NO_RETRY, VERDICTS
 from deployments.openai.event_ids import LAST_EVENT_HEADER
 from deployments.openai.identity import (
@@ -26,7 +27,6 @@ from deployments.openai.identity import (
     TIME_LEFT_HEADER,
     TIMEOUT_HEADER,
 )
-from deployments.openai.lengths import MOST_MESSAGES
 from deployments.openai.requests import UNSERVED, ChatRequest, CompletionRequest
 from deployments.openai.token_requests import TokenizeRequest
 from deployments.reference.docstrings import summary_of

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import msgspec
 from jinja2 import TemplateError
 
+from deployments.openai.engine_limits import too_long
 from deployments.openai.errors import ApiError, error_of, invalid
-from deployments.openai.lengths import too_long
 from deployments.tokenizing.checkpoint import load, plain_rust
 from deployments.tokenizing.encoding_messages import Encoded, Wanted
 from deployments.tokenizing.encoding_process import EncodingFailed, EncodingLost, EncodingProcess, Source

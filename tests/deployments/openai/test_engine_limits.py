@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from deployments.openai.engine_limits import MOST_MESSAGES, check_lengths, check_vocabulary
 from deployments.openai.errors import ApiError
-from deployments.openai.lengths import MOST_MESSAGES, check_lengths, check_vocabulary
 from tests.tables import for_each
 
 

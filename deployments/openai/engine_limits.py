@@ -73,10 +73,10 @@ def _check_length(prompt: list[Any], context_tokens: int) -> None:
 
 
 def check_vocabulary(fields: Any, vocabulary: int) -> None:
-    """Refuses tokens that there are not, where a layer that is not ours reads the rest.
+    """Refuses tokens that there are not.
 
     Args:
-        fields: What a body says; what is no number there is for that layer to refuse.
+        fields: What a body says; what is no number there is for others to refuse.
         vocabulary: Number of token ids.
 
     Raises:
