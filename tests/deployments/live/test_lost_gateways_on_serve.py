@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -22,6 +22,7 @@ from deployments.launch import Deployment, running
 from deployments.listener.listener import Patience
 from engines.peer_port import free_port
 from tests.deployments.gateway_logs import check_logs
+from tests.deployments.listening_sockets import sockets_of
 from tests.deployments.live_cluster import START_PATIENCE_S
 from tests.engines.emulated_engines import ensure_tokenizer
 from tests.plain_http import HTTP
@@ -87,6 +88,15 @@ def clients(deployment: Deployment) -> Iterator[Counter[int]]:
 def until_answered(statuses: Counter[int], more: int, patience_s: float = PATIENCE_S) -> None:
     wanted = statuses[200] + more
     wait_until(lambda: statuses[200] >= wanted, f"{more} more requests are answered", patience_s)
+
+
+def test_gateways_and_their_listener_listen_where_the_table_says(deployment: Deployment) -> None:
+    at_the_api = defaultdict(list)
+    for each in sockets_of(processes(deployment, "")):
+        assert each.rows, each
+        if deployment.url.endswith(f":{each.port}"):
+            at_the_api["gateway" if ":gateway" in each.process else "listener"].append(each)
+    assert {name: len(found) for name, found in at_the_api.items()} == {"gateway": 2, "listener": 1}
 
 
 SHORT = {"model": "tiny-llama", "prompt": "Hello", "max_tokens": 1}

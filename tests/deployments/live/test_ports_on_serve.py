@@ -1,42 +1,22 @@
 """Who listens on a cluster with a deployment of real vLLM, against the table of ``docs/reference/ports.md``."""
 
+import os
 from collections.abc import Iterator
 
 import httpx
-import psutil
 import pytest
 
-from deployments.reference.ports import NOBODY, PORTS, Port, Reach
+from deployments.reference.ports import NOBODY, Reach
 from loadtests.studies.adversary.attacks.strangers import says_without_a_token
-from tests.deployments.live_cluster import MARK, Live
+from tests.deployments.listening_sockets import ListeningSocket, sockets_of
+from tests.deployments.live_cluster import MARK, Live, marked
 
 pytestmark = [pytest.mark.ray, pytest.mark.vllm]
 
 
-class Socket:
-    """One that a process of the cluster listens at."""
-
-    def __init__(self, process: str, address: str, port: int) -> None:
-        self.process, self.address, self.port = process, address, port
-
-    @property
-    def rows(self) -> list[Port]:
-        return [each for each in PORTS if each.is_of(self.process, self.address)]
-
-    def __repr__(self) -> str:
-        return f"{self.process[:80]} at {self.address}:{self.port}"
-
-
-def sockets() -> Iterator[Socket]:
-    for each in psutil.net_connections("tcp"):
-        if each.status != psutil.CONN_LISTEN or not each.pid or not each.laddr:
-            continue
-        try:
-            process = psutil.Process(each.pid)
-            if MARK in process.environ():
-                yield Socket(f"{process.name()} {' '.join(process.cmdline())}", each.laddr.ip, each.laddr.port)
-        except psutil.Error:
-            continue  # it has ended
+def sockets() -> Iterator[ListeningSocket]:
+    """Of this cluster; tests beside these have others."""
+    return sockets_of(marked(os.environ[MARK]))
 
 
 def test_every_socket_of_a_deployment_is_in_the_table(live: Live) -> None:
