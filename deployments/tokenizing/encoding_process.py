@@ -18,6 +18,7 @@ import msgspec
 
 from deployments.tokenizing.checkpoint import plain_rust
 from deployments.tokenizing.encoding_messages import LENGTH, Encoded, Text, Wanted, message
+from deployments.tokenizing.encoding_program import Priority
 
 LOGGER = logging.getLogger("ray.serve")
 PROGRAM = "deployments.tokenizing.encoding_program"
@@ -94,10 +95,12 @@ class EncodingProcess:
 
     Args:
         source: What it encodes with.
+        priority: What it has of cores that others want.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, priority: Priority) -> None:
         self._source = source
+        self._priority = priority
         self._starting = asyncio.Lock()
         self._is_closed = False
         self._running: _NoProcess = _NoProcess()
@@ -137,7 +140,7 @@ class EncodingProcess:
         async with self._starting:
             if self._running.is_over and not self._is_closed:
                 try:
-                    self._running = await _Running.start(self._source)
+                    self._running = await _Running.start(self._source, self._priority)
                 except OSError as error:
                     LOGGER.warning("the process that encodes long texts can't be started: %s", str(error))
                     raise EncodingLost from error
@@ -183,12 +186,12 @@ class _Running(_NoProcess):
         self._hearing = asyncio.create_task(self._hear())
 
     @classmethod
-    async def start(cls, source: Source) -> Self:
+    async def start(cls, source: Source, priority: Priority) -> Self:
         """Starts one, which has the other end of a pair of sockets."""
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                process = _process(source, theirs)
+                process = _process(source, priority, theirs)
         except BaseException:
             ours.close()
             raise
@@ -247,10 +250,10 @@ def _kill(process: "subprocess.Popen[bytes]") -> None:
         threading.Thread(target=process.wait, daemon=True).start()
 
 
-def _process(source: Source, connection: socket.socket) -> "subprocess.Popen[bytes]":
+def _process(source: Source, priority: Priority, connection: socket.socket) -> "subprocess.Popen[bytes]":
     """A process with one end of a connection; not one of the event loop's, which would watch it from its own thread."""
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", PROGRAM, str(connection.fileno()), *source.arguments],
+        [sys.executable, "-P", "-m", PROGRAM, str(connection.fileno()), priority, *source.arguments],
         pass_fds=[connection.fileno(), *source.files],
         stdin=subprocess.DEVNULL,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(each or str(Path.cwd()) for each in sys.path)},

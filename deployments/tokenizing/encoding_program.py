@@ -4,8 +4,8 @@ A thread of the gateway's would share Python's lock with all its streams: a list
 other thread runs meanwhile. Where cores are short and the thread gives way to others, that takes ten times as long, and
 everybody waits for who should wait for them. A process shares nothing, and can give way.
 
-``python -m deployments.tokenizing.encoding_program SOCKET KIND SOURCE``: an open socket, by its number, and what to
-encode with. The program imports next to nothing where that is ``plain``.
+``python -m deployments.tokenizing.encoding_program SOCKET PRIORITY KIND SOURCE``: an open socket, by its number, and
+what to encode with. The program imports next to nothing where that is ``plain``.
 """
 
 import os
@@ -15,7 +15,9 @@ import sys
 import threading
 from array import array
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
+from enum import StrEnum
 from typing import Any, Protocol
 
 import msgspec
@@ -23,11 +25,20 @@ import msgspec
 from deployments.tokenizing.encoding_messages import LENGTH, Encoded, Text, Wanted, message
 
 NICENESS = 10
-"""Where cores are short, the program has a tenth of what others have."""
+"""With so much of it, a program has a tenth of what others have where cores are short."""
 NUM_AT_A_TIME = 2
 """Texts; ``tokenizers`` lets go of Python's lock for batches, so that they are worked on side by side."""
 Encode = Callable[[str, bool], "Encoding"]
 """Of a text, and whether special tokens are added."""
+
+
+class Priority(StrEnum):
+    """What a program has of cores that others want."""
+
+    SPARE = "spare"
+    """Next to nothing: others get a core at once, and not when a turn of milliseconds is over."""
+    SHARE = "share"
+    """A tenth of what others have."""
 
 
 class Encoding(Protocol):
@@ -98,7 +109,7 @@ def encoded(text: Text, encode: Encode) -> Encoded:
         return Encoded(text.number, error=f"{type(error).__name__}: {error}")
 
 
-def serve(connection: socket.socket, encode: Encode) -> None:
+def serve(connection: socket.socket, encode: Encode, executor: Executor) -> None:
     """Encodes what comes, until the other end is closed; some of it may be encoded still."""
     decoder, sending = msgspec.msgpack.Decoder(Text), threading.Lock()
 
@@ -110,7 +121,6 @@ def serve(connection: socket.socket, encode: Encode) -> None:
         except BaseException:  # the gateway is gone, or is to hear that no answer comes
             os._exit(1)
 
-    executor = ThreadPoolExecutor(NUM_AT_A_TIME)
     with connection.makefile("rb") as incoming:
         while len(head := incoming.read(LENGTH.size)) == LENGTH.size:
             [length] = LENGTH.unpack(head)
@@ -120,15 +130,23 @@ def serve(connection: socket.socket, encode: Encode) -> None:
     executor.shutdown(wait=False, cancel_futures=True)
 
 
+def give_way(priority: Priority) -> None:
+    """This thread takes no more of cores than that, from now on, where the system knows how; else it has its share."""
+    if priority is Priority.SPARE:
+        with suppress(AttributeError, OSError):  # another system than Linux, or a sandbox
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
 def main() -> None:
     """What the module says."""
-    number, kind, source = sys.argv[1:]
+    number, priority, kind, source = sys.argv[1:]
+    os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # from a terminal it is for the gateway, which ends this
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # of one text nothing is parallel
-    encode = SOURCES[kind](source)
-    os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
+    executor = ThreadPoolExecutor(NUM_AT_A_TIME, initializer=give_way, initargs=(Priority(priority),))
+    encode = executor.submit(SOURCES[kind], source).result()
     with socket.socket(fileno=int(number)) as connection:
-        serve(connection, encode)
+        serve(connection, encode, executor)
         os._exit(0)  # the gateway is gone, and nobody waits for what is encoded still
 
 

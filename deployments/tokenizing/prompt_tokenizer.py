@@ -13,9 +13,10 @@ from deployments.openai.engine_limits import too_long
 from deployments.openai.errors import ApiError, error_of, invalid
 from deployments.tokenizing.checkpoint import load, plain_rust
 from deployments.tokenizing.encoding_messages import Encoded, Wanted
-from deployments.tokenizing.encoding_process import EncodingFailed, EncodingLost, EncodingProcess, Source
+from deployments.tokenizing.encoding_process import EncodingFailed, EncodingLost, Source
 from deployments.tokenizing.encoding_program import NUM_AT_A_TIME
 from deployments.tokenizing.fair_turns import FairTurns, TooMuchWaits
+from deployments.tokenizing.hedged_encoding import HedgedEncoding
 from policies.decisions import Reason
 from routing.request.effects import Outcome, OutcomeKind
 
@@ -58,12 +59,12 @@ class PromptTokenizer:
         self._tokenizer = load(model_path)
         self.vocabulary_tokens = len(self._tokenizer)
         self._encode_text = _encoder(self._tokenizer)
-        self._process = EncodingProcess(Source(self._tokenizer, model_path))
+        self._encoding = HedgedEncoding(Source(self._tokenizer, model_path))
         self._turns = FairTurns(NUM_AT_A_TIME, MOST_WAITING)
 
     def close(self) -> None:
         """Encodes no more long texts."""
-        self._process.close()
+        self._encoding.close()
 
     async def encode(
         self,
@@ -177,12 +178,12 @@ class PromptTokenizer:
         """A part of what may be too long first, and four times as much where that has few tokens."""
         num_characters = FIRST_CHARACTERS * most_tokens
         while 0 < num_characters < len(text):
-            part = await self._process.encode(text[:num_characters], False, Wanted.COUNT)
+            part = await self._encoding.encode(text[:num_characters], False, Wanted.COUNT)
             if part.num_tokens > TOO_MANY_TIMES * most_tokens:
                 said = f"the first {num_characters} characters of {len(text)} are {part.num_tokens}"
                 raise too_long(most_tokens, said)
             num_characters *= 4
-        return await self._process.encode(text, add_special_tokens, wanted)
+        return await self._encoding.encode(text, add_special_tokens, wanted)
 
     async def _encode_long_chat(
         self, messages: list[dict[str, str]], add_generation_prompt: bool, most_tokens: int, wanted: Wanted

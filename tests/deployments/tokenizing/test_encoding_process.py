@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pytest
 from deployments.tokenizing.checkpoint import load
 from deployments.tokenizing.encoding_messages import Encoded, Text, Wanted, message
 from deployments.tokenizing.encoding_process import EncodingFailed, EncodingLost, EncodingProcess, Source
-from deployments.tokenizing.encoding_program import NICENESS, Encoding, Listed, encoded, serve, whole
+from deployments.tokenizing.encoding_program import NICENESS, Encoding, Listed, Priority, encoded, serve, whole
 from tests.tables import for_each
 from tests.waiting import until_here
 
@@ -36,7 +37,7 @@ def _pid(process: EncodingProcess) -> int:
 
 
 async def test_the_next_one_answers_where_the_first_was_killed(source: Source) -> None:
-    process = EncodingProcess(source)
+    process = EncodingProcess(source, Priority.SHARE)
     first = await process.encode(TEXT, True, Wanted.IDS)
     pid = _pid(process)
     os.kill(pid, signal.SIGSTOP)
@@ -51,7 +52,7 @@ async def test_the_next_one_answers_where_the_first_was_killed(source: Source) -
 
 
 async def test_a_text_that_the_process_ends_with_twice_is_lost(source: Source) -> None:
-    process = EncodingProcess(source)
+    process = EncodingProcess(source, Priority.SHARE)
     await process.encode("a", True, Wanted.COUNT)
     killed = set[int]()
 
@@ -76,7 +77,7 @@ async def test_a_process_that_can_not_be_started_is_a_lost_one(source: Source, m
     def fail(*_: object, **__: object) -> None:
         raise BlockingIOError("no more processes")
 
-    process = EncodingProcess(source)
+    process = EncodingProcess(source, Priority.SHARE)
     monkeypatch.setattr(subprocess, "Popen", fail)
     with pytest.raises(EncodingLost):
         await process.encode("a", True, Wanted.COUNT)
@@ -87,7 +88,7 @@ async def test_a_process_that_can_not_be_started_is_a_lost_one(source: Source, m
 
 
 async def test_the_process_gives_way_and_ends_with_its_gateway(source: Source) -> None:
-    process = EncodingProcess(source)
+    process = EncodingProcess(source, Priority.SHARE)
     await process.encode("a", True, Wanted.COUNT)
     running = psutil.Process(_pid(process))
     assert running.nice() == min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
@@ -104,9 +105,10 @@ import asyncio, sys
 from deployments.tokenizing.checkpoint import load
 from deployments.tokenizing.encoding_process import EncodingProcess, Source
 from deployments.tokenizing.encoding_messages import Wanted
+from deployments.tokenizing.encoding_program import Priority
 
 async def main(path):
-    process = EncodingProcess(Source(load(path), path))
+    process = EncodingProcess(Source(load(path), path), Priority.SPARE)
     await process.encode("a", True, Wanted.COUNT)
     encoding = asyncio.create_task(process.encode(sys.stdin.read(), True, Wanted.COUNT))
     await asyncio.sleep(0.1)
@@ -145,7 +147,7 @@ def test_a_tokenizer_that_fails_on_a_text_says_so() -> None:
 
 async def test_any_tokenizer_of_transformers_will_do(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "arguments", ("whole", str(MODEL)))
-    process = EncodingProcess(source)
+    process = EncodingProcess(source, Priority.SHARE)
     found = await process.encode("a lane", True, Wanted.IDS)
     process.close()
     await asyncio.sleep(0)
@@ -161,7 +163,7 @@ async def test_what_the_tokenizer_fails_on_is_told(source: Source, monkeypatch: 
     async def started() -> Fails:
         return Fails()
 
-    process = EncodingProcess(source)
+    process = EncodingProcess(source, Priority.SHARE)
     monkeypatch.setattr(process, "_started", started)
     with pytest.raises(EncodingFailed, match="no such letter"):
         await process.encode("a", True, Wanted.IDS)
@@ -177,12 +179,12 @@ async def test_an_answer_that_can_not_be_given_ends_the_process(monkeypatch: pyt
     with ours, theirs:
         ours.sendall(message(Text(0, "a", True, Wanted.COUNT)))
         ours.shutdown(socket.SHUT_WR)
-        await asyncio.to_thread(serve, theirs, lambda text, specials: Listed([1]))
+        await asyncio.to_thread(serve, theirs, lambda text, specials: Listed([1]), ThreadPoolExecutor(1))
         await until_here(lambda: ends == [1])
 
 
 async def test_what_waits_when_it_is_closed_is_lost_and_nothing_is_started_any_more(source: Source) -> None:
-    process = EncodingProcess(source)
+    process = EncodingProcess(source, Priority.SHARE)
     await process.encode("a", True, Wanted.COUNT)
     pid = _pid(process)
     os.kill(pid, signal.SIGSTOP)
@@ -197,7 +199,7 @@ async def test_what_waits_when_it_is_closed_is_lost_and_nothing_is_started_any_m
 
 
 async def test_one_that_is_closed_while_it_is_started_ends(source: Source) -> None:
-    process = EncodingProcess(source)
+    process = EncodingProcess(source, Priority.SHARE)
     asking = asyncio.create_task(process.encode(TEXT, True, Wanted.IDS))
     await asyncio.sleep(0)
     process.close()
@@ -215,7 +217,7 @@ async def test_what_is_not_in_a_tokenizers_json_is_not_lost() -> None:
     assert source.arguments == ("whole", str(MODEL))
     source.close()
     plain_source = Source(load(str(MODEL)), str(MODEL))
-    process = EncodingProcess(plain_source)
+    process = EncodingProcess(plain_source, Priority.SHARE)
     assert (await process.encode(special, False, Wanted.COUNT)).num_tokens == 1
     process.close()
     await asyncio.sleep(0)

@@ -23,7 +23,7 @@ LONG = ["queues " * 5_000, FOREIGN * 2_000, "a" * 30_000]
 
 
 class Encodes:
-    """In the place of the process.
+    """In the place of the processes.
 
     Args:
         tokens_per_character: Of any text.
@@ -67,8 +67,8 @@ async def tokenizer() -> AsyncIterator[PromptTokenizer]:
 
 
 def _with(process: Encodes, tokenizer: PromptTokenizer) -> PromptTokenizer:
-    tokenizer._process.close()
-    tokenizer._process = process  # type: ignore[assignment]
+    tokenizer._encoding.close()
+    tokenizer._encoding = process  # type: ignore[assignment]
     return tokenizer
 
 
@@ -114,7 +114,7 @@ async def test_a_long_conversation_gets_the_same_ids_from_the_process(
 
     assert await tokenizer.encode_chat(messages, True, most_tokens=16_384) == wanted
     assert await tokenizer.list_chat_tokens(messages, True) == (len(wanted), _json(wanted))
-    assert tokenizer._process._running.pid, "there is one"
+    assert tokenizer._encoding._spare._running.pid, "there is one"
 
 
 async def test_a_short_conversation_is_listed_at_once(tokenizer: PromptTokenizer) -> None:
