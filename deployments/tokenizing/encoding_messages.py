@@ -20,6 +20,15 @@ class Wanted(StrEnum):
     """Their ids, as a list in JSON."""
 
 
+class Priority(StrEnum):
+    """What a process has of cores that others want."""
+
+    SPARE = "spare"
+    """For texts next to nothing: others find the core free."""
+    SHARE = "share"
+    """A tenth of what others have."""
+
+
 class Text(msgspec.Struct, frozen=True, array_like=True):
     """A text to encode.
 
@@ -50,6 +59,10 @@ class Encoded(msgspec.Struct, frozen=True, array_like=True):
     num_tokens: int = 0
     ids: bytes = b""
     error: str = ""
+
+
+LOADED = Encoded(0)
+"""The process says so when it can encode; texts have other numbers."""
 
 
 def message(content: Text | Encoded) -> bytes:

@@ -17,8 +17,7 @@ from weakref import finalize
 import msgspec
 
 from deployments.tokenizing.checkpoint import plain_rust
-from deployments.tokenizing.encoding_messages import LENGTH, Encoded, Text, Wanted, message
-from deployments.tokenizing.encoding_program import Priority
+from deployments.tokenizing.encoding_messages import LENGTH, LOADED, Encoded, Priority, Text, Wanted, message
 
 LOGGER = logging.getLogger("ray.serve")
 PROGRAM = "deployments.tokenizing.encoding_program"
@@ -130,6 +129,11 @@ class EncodingProcess:
             raise EncodingFailed(found.error)
         return found
 
+    async def loaded(self) -> None:
+        """Waits until there is one that has its tokenizer; where that comes to nothing, texts hear of it."""
+        with suppress(EncodingLost):
+            await (await self._started()).loaded()
+
     def close(self) -> None:
         """Ends it; nothing is encoded any more."""
         self._is_closed = True
@@ -161,6 +165,9 @@ class _NoProcess:
     is_over = True
     pid = 0
 
+    async def loaded(self) -> None:
+        """It has its tokenizer, or has ended."""
+
     def encode(self, text: str, add_special_tokens: bool, wanted: Wanted) -> "asyncio.Future[Encoded]":
         """What comes of a text; ``EncodingLost``, if there is no process, or it ends before."""
         made: asyncio.Future[Encoded] = asyncio.get_running_loop().create_future()
@@ -179,7 +186,8 @@ class _Running(_NoProcess):
     ) -> None:
         self._process = process
         self._reader, self._writer = reader, writer
-        self._numbers = count()
+        self._numbers = count(LOADED.number + 1)
+        self._has_loaded = asyncio.Event()
         self._asked: dict[int, asyncio.Future[Encoded]] = {}
         self.is_over = False
         self.pid = process.pid
@@ -211,6 +219,9 @@ class _Running(_NoProcess):
         self._writer.write(message(Text(number, text, add_special_tokens, wanted)))
         return made
 
+    async def loaded(self) -> None:
+        await self._has_loaded.wait()
+
     def close(self) -> None:
         self._hearing.cancel()
         self._end()
@@ -220,10 +231,7 @@ class _Running(_NoProcess):
         try:
             while True:
                 [length] = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
-                found = decoder.decode(await self._reader.readexactly(length))
-                made = self._asked.pop(found.number)
-                if not made.done():
-                    made.set_result(found)
+                self._hear_of(decoder.decode(await self._reader.readexactly(length)))
         except (asyncio.IncompleteReadError, OSError):
             pass  # it has ended
         except (msgspec.MsgspecError, KeyError) as error:
@@ -231,10 +239,19 @@ class _Running(_NoProcess):
         finally:
             self._end()
 
+    def _hear_of(self, found: Encoded) -> None:
+        if found == LOADED:
+            self._has_loaded.set()
+            return
+        made = self._asked.pop(found.number)
+        if not made.done():
+            made.set_result(found)
+
     def _end(self) -> None:
         if self.is_over:
             return
         self.is_over = True
+        self._has_loaded.set()
         for made in self._asked.values():
             if not made.done():
                 made.set_exception(EncodingLost())

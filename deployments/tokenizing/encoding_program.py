@@ -17,12 +17,11 @@ from array import array
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
-from enum import StrEnum
 from typing import Any, Protocol
 
 import msgspec
 
-from deployments.tokenizing.encoding_messages import LENGTH, Encoded, Text, Wanted, message
+from deployments.tokenizing.encoding_messages import LENGTH, LOADED, Encoded, Priority, Text, Wanted, message
 
 NICENESS = 10
 """With so much of it, a program has a tenth of what others have where cores are short."""
@@ -30,15 +29,6 @@ NUM_AT_A_TIME = 2
 """Texts; ``tokenizers`` lets go of Python's lock for batches, so that they are worked on side by side."""
 Encode = Callable[[str, bool], "Encoding"]
 """Of a text, and whether special tokens are added."""
-
-
-class Priority(StrEnum):
-    """What a program has of cores that others want."""
-
-    SPARE = "spare"
-    """Next to nothing: others get a core at once, and not when a turn of milliseconds is over."""
-    SHARE = "share"
-    """A tenth of what others have."""
 
 
 class Encoding(Protocol):
@@ -70,13 +60,13 @@ def plain(file: str) -> Encode:
     """With a tokenizer that is all in JSON.
 
     Args:
-        file: That has the JSON, an open one, by its number.
+        file: That has the JSON, an open one, by its number. Others read it too, each from its beginning.
     """
     from tokenizers import Tokenizer  # noqa: PLC0415 - gateways import this module, and have theirs already
 
-    with os.fdopen(int(file), "rb") as opened:
-        opened.seek(0)
-        tokenizer: Any = Tokenizer.from_str(opened.read().decode())
+    said = os.pread(int(file), os.fstat(int(file)).st_size, 0)
+    os.close(int(file))
+    tokenizer: Any = Tokenizer.from_str(said.decode())
     return lambda text, specials: tokenizer.encode_batch_fast([text], add_special_tokens=specials)[0]
 
 
@@ -130,7 +120,7 @@ def serve(connection: socket.socket, encode: Encode, executor: Executor) -> None
     executor.shutdown(wait=False, cancel_futures=True)
 
 
-def give_way(priority: Priority) -> None:
+def _give_way(priority: Priority) -> None:
     """This thread takes no more of cores than that, from now on, where the system knows how; else it has its share."""
     if priority is Priority.SPARE:
         with suppress(AttributeError, OSError):  # another system than Linux, or a sandbox
@@ -143,9 +133,11 @@ def main() -> None:
     os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # from a terminal it is for the gateway, which ends this
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # of one text nothing is parallel
-    executor = ThreadPoolExecutor(NUM_AT_A_TIME, initializer=give_way, initargs=(Priority(priority),))
-    encode = executor.submit(SOURCES[kind], source).result()
+    encode = SOURCES[kind](source)
+    executor = ThreadPoolExecutor(NUM_AT_A_TIME, initializer=_give_way, initargs=(Priority(priority),))
     with socket.socket(fileno=int(number)) as connection:
+        with suppress(OSError):  # the gateway is gone already
+            connection.sendall(message(LOADED))
         serve(connection, encode, executor)
         os._exit(0)  # the gateway is gone, and nobody waits for what is encoded still
 

@@ -25,7 +25,7 @@ class ListeningSocket:
 def sockets_of(processes: Iterable[psutil.Process]) -> Iterator[ListeningSocket]:
     """Of those that have not ended meanwhile."""
     for process in processes:
-        with suppress(psutil.Error):
+        with suppress(psutil.NoSuchProcess):
             command = f"{process.name()} {' '.join(process.cmdline())}"
             for each in process.net_connections("tcp"):
                 if each.status == psutil.CONN_LISTEN:

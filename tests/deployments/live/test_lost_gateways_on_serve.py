@@ -90,16 +90,29 @@ def until_answered(statuses: Counter[int], more: int, patience_s: float = PATIEN
     wait_until(lambda: statuses[200] >= wanted, f"{more} more requests are answered", patience_s)
 
 
+SHORT = {"model": "tiny-llama", "prompt": "Hello", "max_tokens": 1}
+
+
+def until_both_serve(deployment: Deployment) -> None:
+    """A gateway's process is there before it takes connections."""
+    seen: set[str] = set()
+
+    def asks() -> bool:
+        answer = HTTP.post(f"{deployment.url}/v1/completions", json=SHORT, headers={"connection": "close"})
+        seen.add(answer.headers["x-spillway-gateway"])
+        return len(seen) == 2
+
+    wait_until(asks, "both gateways take connections", 120)
+
+
 def test_gateways_and_their_listener_listen_where_the_table_says(deployment: Deployment) -> None:
+    until_both_serve(deployment)
     at_the_api = defaultdict(list)
     for each in sockets_of(processes(deployment, "")):
         assert each.rows, each
         if deployment.url.endswith(f":{each.port}"):
             at_the_api["gateway" if ":gateway" in each.process else "listener"].append(each)
     assert {name: len(found) for name, found in at_the_api.items()} == {"gateway": 2, "listener": 1}
-
-
-SHORT = {"model": "tiny-llama", "prompt": "Hello", "max_tokens": 1}
 
 
 def body_of(number: int) -> dict[str, Any]:
@@ -170,18 +183,6 @@ def test_the_death_of_a_gateway_costs_what_it_had_under_way_and_no_new_request(d
     assert statuses[0] <= 4, "one for each client"
     assert set(statuses) <= {0, 200}
     wait_until(lambda: len(processes(deployment, ":gateway")) == 2, "Serve starts another one")
-
-
-def until_both_serve(deployment: Deployment) -> None:
-    """A gateway's process is there before it takes connections."""
-    seen: set[str] = set()
-
-    def asks() -> bool:
-        answer = HTTP.post(f"{deployment.url}/v1/completions", json=SHORT, headers={"connection": "close"})
-        seen.add(answer.headers["x-spillway-gateway"])
-        return len(seen) == 2
-
-    wait_until(asks, "both gateways take connections", 120)
 
 
 def test_a_gateway_is_killed_under_fifty_streams_and_each_is_exact(deployment: Deployment) -> None:

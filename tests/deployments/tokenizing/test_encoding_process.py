@@ -15,11 +15,11 @@ import psutil
 import pytest
 
 from deployments.tokenizing.checkpoint import load
-from deployments.tokenizing.encoding_messages import Encoded, Text, Wanted, message
+from deployments.tokenizing.encoding_messages import Encoded, Priority, Text, Wanted, message
 from deployments.tokenizing.encoding_process import EncodingFailed, EncodingLost, EncodingProcess, Source
-from deployments.tokenizing.encoding_program import NICENESS, Encoding, Listed, Priority, encoded, serve, whole
+from deployments.tokenizing.encoding_program import NICENESS, Encoding, Listed, encoded, serve, whole
 from tests.tables import for_each
-from tests.waiting import until_here
+from tests.waiting import PATIENCE_S, until_here
 
 MODEL = Path(__file__).parents[3] / ".models" / "tiny-llama"
 TEXT = "queues and lanes " * 2_000
@@ -104,8 +104,7 @@ def test_the_process_ends_where_its_gateway_is_killed(text: str) -> None:
 import asyncio, sys
 from deployments.tokenizing.checkpoint import load
 from deployments.tokenizing.encoding_process import EncodingProcess, Source
-from deployments.tokenizing.encoding_messages import Wanted
-from deployments.tokenizing.encoding_program import Priority
+from deployments.tokenizing.encoding_messages import Priority, Wanted
 
 async def main(path):
     process = EncodingProcess(Source(load(path), path), Priority.SPARE)
@@ -127,7 +126,7 @@ asyncio.run(main(sys.argv[1]))
         beside = psutil.Process(int(gateway.stdout.readline()))
         gateway.kill()
     with suppress(psutil.NoSuchProcess):
-        beside.wait(2)
+        beside.wait(PATIENCE_S)
 
 
 def test_a_tokenizer_that_fails_on_a_text_says_so() -> None:
@@ -196,6 +195,31 @@ async def test_what_waits_when_it_is_closed_is_lost_and_nothing_is_started_any_m
     with pytest.raises(EncodingLost):
         await process.encode("a", True, Wanted.COUNT)
     assert _pid(process) == pid
+
+
+async def test_it_is_loaded_before_it_encodes_and_waiting_for_that_ends_with_it(source: Source) -> None:
+    process = EncodingProcess(source, Priority.SHARE)
+    await process.loaded()
+    assert process._running._has_loaded.is_set()  # type: ignore[attr-defined]
+    os.kill(_pid(process), signal.SIGKILL)
+    await until_here(lambda: process._running.is_over)
+
+    await process.loaded()
+    process.close()
+    await process.loaded()
+
+
+async def test_processes_load_at_the_same_time(source: Source) -> None:
+    """Both from one open file, which has one place to read at."""
+    processes = [EncodingProcess(source, priority) for priority in (*Priority, *Priority)]
+    answers = await asyncio.gather(*(each.encode(TEXT, True, Wanted.COUNT) for each in processes))
+    pids = {_pid(each) for each in processes}
+    for each in processes:
+        each.close()
+    await asyncio.sleep(0)
+
+    assert len({each.num_tokens for each in answers}) == 1
+    assert len(pids) == len(processes)
 
 
 async def test_one_that_is_closed_while_it_is_started_ends(source: Source) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
+from itertools import permutations
 from pathlib import Path
 
 import psutil
@@ -11,7 +12,7 @@ import pytest
 
 from deployments.tokenizing.checkpoint import load
 from deployments.tokenizing.encoding_messages import Encoded, Wanted
-from deployments.tokenizing.encoding_process import EncodingFailed, EncodingProcess, Source
+from deployments.tokenizing.encoding_process import EncodingFailed, EncodingLost, EncodingProcess, Source
 from deployments.tokenizing.encoding_program import NUM_AT_A_TIME
 from deployments.tokenizing.hedged_encoding import HedgedEncoding
 from tests.waiting import until_here
@@ -30,12 +31,14 @@ class Encodes:
 
     def __init__(self, name: str) -> None:
         self.asked: list[asyncio.Future[None]] = []
-        self._name = name
+        self.name = name
 
     async def encode(self, text: str, add_special_tokens: bool, wanted: Wanted) -> Encoded:
         self.asked.append(asyncio.get_running_loop().create_future())
         await self.asked[-1]
-        return Encoded(0, len(self._name))
+        return Encoded(0, len(self.name))
+
+    async def loaded(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -48,6 +51,12 @@ class Doubles:
         self.spare, self.share = Encodes("spare"), Encodes("its share")
         self.encoding._spare = self.spare  # type: ignore[assignment]
         self.encoding._share = self.share  # type: ignore[assignment]
+
+    def end(self) -> None:
+        """All texts are done."""
+        for each in (*self.spare.asked, *self.share.asked):
+            if not each.done():
+                each.set_result(None)
 
     def ask(self) -> "asyncio.Task[Encoded]":
         return asyncio.create_task(self.encoding.encode("", True, Wanted.COUNT))
@@ -65,8 +74,12 @@ def source() -> Iterator[Source]:
 
 
 @pytest.fixture
-def doubles(source: Source) -> Doubles:
-    return Doubles(source)
+async def doubles(source: Source) -> AsyncIterator[Doubles]:
+    made = Doubles(source)
+    yield made
+    made.end()
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    await asyncio.wait(others, timeout=1) if others else None
 
 
 @pytest.fixture
@@ -124,6 +137,46 @@ async def test_no_text_waits_behind_those_that_could_not_be_done_in_time(
     await _until_asked(doubles.spare, NUM_AT_A_TIME + 1)
 
 
+async def test_where_the_other_has_no_place_nothing_is_hedged(
+    doubles: Doubles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HEDGE_AFTER, 0.0)
+    hedged = [doubles.ask() for _ in range(NUM_AT_A_TIME)]
+    await _until_asked(doubles.share, NUM_AT_A_TIME)
+    for each in doubles.spare.asked:
+        each.set_result(None)
+    assert [(await each).num_tokens for each in hedged] == [len("spare")] * NUM_AT_A_TIME
+
+    asking = doubles.ask()
+    await _until_asked(doubles.spare, NUM_AT_A_TIME + 1)
+    await asyncio.wait({asking}, timeout=0.01)
+    assert len(doubles.share.asked) == NUM_AT_A_TIME
+    doubles.spare.asked[-1].set_result(None)
+    assert (await asking).num_tokens == len("spare")
+
+
+async def test_where_one_process_is_lost_the_other_answers(doubles: Doubles, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HEDGE_AFTER, 0.0)
+    for number, (lost, other) in enumerate(permutations((doubles.spare, doubles.share))):
+        asking = doubles.ask()
+        await _until_asked(doubles.share, number + 1)
+        lost.asked[-1].set_exception(EncodingLost())
+        await asyncio.wait({asking}, timeout=0.01)
+        other.asked[-1].set_result(None)
+
+        assert (await asking).num_tokens == len(other.name)
+
+
+async def test_a_text_that_both_are_lost_with_is_lost(doubles: Doubles, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HEDGE_AFTER, 0.0)
+    asking = doubles.ask()
+    await _until_asked(doubles.share)
+    for each in (doubles.share, doubles.spare):
+        each.asked[0].set_exception(EncodingLost())
+    with pytest.raises(EncodingLost):
+        await asking
+
+
 async def test_what_a_text_fails_of_is_heard_of_whoever_finds_out(
     doubles: Doubles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,22 +186,24 @@ async def test_what_a_text_fails_of_is_heard_of_whoever_finds_out(
     doubles.share.asked[0].set_exception(EncodingFailed("no such letter"))
     with pytest.raises(EncodingFailed):
         await asking
-    doubles.spare.asked[0].set_exception(EncodingFailed("no such letter"))
-    await asyncio.sleep(0)
 
 
 async def test_a_process_that_gets_no_core_holds_no_text_up(
     encoding: HedgedEncoding, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(HEDGE_AFTER, 1e9)
     first = await encoding.encode(TEXT, True, Wanted.IDS)
     os.kill(_pid(encoding._spare), signal.SIGSTOP)
     monkeypatch.setattr(HEDGE_AFTER, 0.0)
 
-    assert await encoding.encode(TEXT, True, Wanted.IDS) == first
+    assert (await encoding.encode(TEXT, True, Wanted.IDS)).ids == first.ids
     os.kill(_pid(encoding._spare), signal.SIGCONT)
 
 
-async def test_one_process_has_spare_time_and_is_the_only_one_where_there_is_enough(encoding: HedgedEncoding) -> None:
+async def test_one_process_has_spare_time_and_is_the_only_one_where_there_is_enough(
+    encoding: HedgedEncoding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HEDGE_AFTER, 1e9)
     await encoding.encode("a", True, Wanted.COUNT)
 
     pid = _pid(encoding._spare)
