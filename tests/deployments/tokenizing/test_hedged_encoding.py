@@ -78,8 +78,8 @@ async def doubles(source: Source) -> AsyncIterator[Doubles]:
     made = Doubles(source)
     yield made
     made.end()
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    await asyncio.wait(others, timeout=1) if others else None
+    if others := asyncio.all_tasks() - {asyncio.current_task()}:
+        await asyncio.wait(others, timeout=1)
 
 
 @pytest.fixture
