@@ -7,6 +7,7 @@ depends on whether it lives. Where more connections wait than make the others as
 
 import asyncio
 import logging
+import select
 import socket
 import struct
 from collections.abc import Callable
@@ -190,8 +191,10 @@ class Acceptor:
 
     def _on_readable(self) -> None:
         for _ in range(MAX_AT_ONCE):
+            num_taken = self._page.num_taken()
             if self._load > self._page.least() and not self._is_enough_for_all():
-                self._wait(GRACE_S, self._page.num_taken())
+                if somebody_waits(self._listening):  # or the grace would be over too soon for the next one
+                    self._wait(GRACE_S, num_taken)
                 return
             if not self._accept():
                 return
@@ -228,6 +231,13 @@ class Acceptor:
         self.count(requests=1, connections=1)
         self._take(connection)
         return True
+
+
+def somebody_waits(listening: socket.socket) -> bool:
+    """Whether a connection waits to be accepted."""
+    poll = select.poll()
+    poll.register(listening, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def num_waiting(listening: socket.socket) -> int:

@@ -40,6 +40,26 @@ async def test_connections_go_where_least_is_under_way(monkeypatch: pytest.Monke
         assert max(said.values()) - min(said.values()) <= MAX_LEFT
 
 
+async def test_a_gateway_that_finds_nothing_waits_for_nobody_so_that_the_next_connection_has_its_whole_grace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(acceptor, "GRACE_S", 3600.0)
+    async with listening(new_address()) as address, gateway(App("a", may_answer=False), address) as port:
+        own = port._acceptor
+        asyncio.get_running_loop().remove_reader(own._listening)
+        own._page.claim()
+        own.count(requests=1)
+
+        own._on_readable()  # the other one was faster
+        assert own._grace is None
+
+        with socket.create_connection(address[:2]):
+            own._on_readable()
+            assert own._grace is not None
+            assert num_waiting(own._listening) == 1
+        own.count(requests=-1)
+
+
 async def test_in_a_crowd_a_gateway_does_not_wait_for_one_that_has_less_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acceptor, "GRACE_S", 3600.0)
     async with listening(new_address()) as address, gateway(App("a", may_answer=False), address) as port:
