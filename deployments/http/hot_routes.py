@@ -128,8 +128,12 @@ class HotRoutes(HttpToolsProtocol):
         self.transport.write(STATUS_LINE[response.status_code] + head + b"\r\n" + response.body)
         cycle.response_started = cycle.response_complete = True
         if not cycle.keep_alive:
-            self.transport.close()
+            self._end_connection()
         cycle.on_response()
+
+    def _end_connection(self) -> None:
+        """Its last answer is written."""
+        self.transport.close()
 
     async def _push(self, cycle: RequestResponseCycle, response: PushedEvents) -> None:
         """Sends the head and leaves the rest to the pusher: no task waits for it."""

@@ -8,12 +8,15 @@ later requests stay with the gateway that has it.
 import asyncio
 import logging
 import socket
+from collections.abc import Iterable
 from typing import Any, Self
 
+import httptools
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from deployments.http.client_connections import ClientConnections, client_at
+from deployments.http.discarded_body import NOTHING_DISCARDED, DiscardedBody, NothingDiscarded
 from deployments.http.edge_tls import NO_TLS, OPEN_PATHS, NoTls
 from deployments.http.hot_routes import HotRoutes
 from deployments.http.request_pace import MAX_HEAD_BYTES, RequestPace
@@ -138,6 +141,8 @@ MOST_WAITING = 16
 TOO_MANY_WAIT = ApiError(
     400, f"more than {MOST_WAITING} requests of this connection wait; read answers before you send more", "invalid_http"
 )
+DISCARDED_BYTES = 64 * 1024
+"""Less is read sooner than it is arranged to be thrown away."""
 HEAD_TOO_LONG = ApiError(431, f"a request's headers have at most {MAX_HEAD_BYTES} bytes", "headers_too_long")
 
 
@@ -163,8 +168,9 @@ class CountedConnection(HotRoutes):
         self._goodbye: asyncio.TimerHandle | None = None
         self.may_stay = clients.begin(client)
         self._is_busy = True
-        self._has_head = self._gets_on = False
-        self._idle_bytes = 0
+        self._has_head = self._is_whole = self._gets_on = False
+        self._idle_bytes = self._body_bytes = 0
+        self._discarded: NothingDiscarded = NOTHING_DISCARDED
         self._pace = RequestPace(self.loop, self._end_slow_request)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -180,10 +186,13 @@ class CountedConnection(HotRoutes):
         self._idle_bytes = 0 if self._gets_on else self._idle_bytes + len(data)
         if self._pace.is_waiting and self._idle_bytes > MAX_HEAD_BYTES:
             self._refuse(HEAD_TOO_LONG)
+        elif not self._pace.is_waiting and self.timeout_keep_alive_task is None:
+            self._await_next_request()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._has_head = False
+        self._has_head = self._is_whole = False
+        self._body_bytes = 0
         self._pace.begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -191,18 +200,20 @@ class CountedConnection(HotRoutes):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        self._has_head = self._gets_on = True
+        self._gets_on = True
         if len(self.pipeline) >= MOST_WAITING:
             self._refuse(TOO_MANY_WAIT)
             raise ConnectionAbortedError  # which the parser stops at
         super().on_headers_complete()
+        self._has_head = True
 
     def on_body(self, body: bytes) -> None:
         self._gets_on = True
+        self._body_bytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._gets_on = True
+        self._is_whole = self._gets_on = True
         self._pace.end()
         super().on_message_complete()
 
@@ -222,7 +233,8 @@ class CountedConnection(HotRoutes):
         if self.transport.is_closing():
             return
         cycle = self.cycle
-        if cycle is None or cycle.response_complete or not cycle.response_started:
+        is_answering = cycle is not None and cycle.response_started and not cycle.response_complete
+        if not is_answering and not self._is_answered_early:
             body = error.body()
             head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
             self.transport.write(STATUS_LINE[error.status] + head.encode() + body)
@@ -279,10 +291,55 @@ class CountedConnection(HotRoutes):
     def on_response_complete(self) -> None:
         self.rest()
         super().on_response_complete()
+        if self._is_answered_early:
+            self._discard_rest()
+
+    @property
+    def _is_answered_early(self) -> bool:
+        """Whether the latest request has its answer before it is whole: nobody reads the rest, but it comes."""
+        is_answered = self._has_head and not self._is_whole and self.cycle.response_complete
+        return is_answered and not self.cycle.waiting_for_100_continue
+
+    def _end_connection(self) -> None:
+        """A client that still sends reads the answer first if the rest is taken: what is not would reset it."""
+        if not self._is_answered_early:
+            super()._end_connection()
+
+    def _discard_rest(self) -> None:
+        left_bytes = _declared_bytes(self.cycle.scope["headers"]) - self._body_bytes
+        is_plain = self._tls.context is None and not self.parser.should_upgrade()
+        if left_bytes >= DISCARDED_BYTES and is_plain and not self.transport.is_closing():
+            self._unset_keepalive_if_required()
+            self._discarded = DiscardedBody(self.transport, left_bytes, self._pace.count, self._go_on_behind_body)
+
+    def _go_on_behind_body(self) -> None:
+        """What comes next is another request, for a parser that waits for no body."""
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._is_whole = True
+        self._pace.end()
+        self._await_next_request()
+
+    def _await_next_request(self) -> None:
+        """For as long as a connection is kept, if this one's last request is whole and answered."""
+        if self.cycle is None or not self.cycle.response_complete or self.transport.is_closing():
+            return
+        if not self.cycle.keep_alive:
+            self._close()
+        else:
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._pace.end()
+        self._discarded.close()
         if self._goodbye is not None:
             self._goodbye.cancel()
         self.end()
         super().connection_lost(exc)
+
+
+def _declared_bytes(headers: Iterable[tuple[bytes, bytes]]) -> int:
+    """How long a body is, in the words that the parser went by; 0 where its end is told in the end."""
+    return next((int(value) for name, value in headers if name == b"content-length"), 0)
