@@ -28,10 +28,13 @@ class DiscardedBody(NothingDiscarded):
     It looks at a duplicate of the descriptor: event loops do not let others look at a transport's own.
 
     Args:
-        transport: A TCP connection's, without TLS, of which all is read that has come to this process.
+        transport: A TCP connection's, without TLS, with nothing read that its protocol has not been given.
         num_bytes: That are left.
         came: Is told of bytes that come.
         is_over: Called once they all are gone, and not if the client is: the transport is told of that.
+
+    Raises:
+        OSError: No descriptor is left. The transport goes on as before.
     """
 
     def __init__(
@@ -64,8 +67,7 @@ class DiscardedBody(NothingDiscarded):
         except BlockingIOError:
             return
         except OSError:
-            self.close()
-            self._transport.abort()
+            self._abort()
             return
         if not taken:  # which the transport hears, too
             self.close()
@@ -77,6 +79,12 @@ class DiscardedBody(NothingDiscarded):
             self.close()
             self._transport.resume_reading()
             self._is_over()
+        elif self._connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self._abort()  # uvloop tells of a reset once, though bytes that came before it are still there
+
+    def _abort(self) -> None:
+        self.close()
+        self._transport.abort()
 
 
 NOTHING_DISCARDED = NothingDiscarded()

@@ -8,7 +8,7 @@ later requests stay with the gateway that has it.
 import asyncio
 import logging
 import socket
-from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Self
 
 import httptools
@@ -141,6 +141,11 @@ MOST_WAITING = 16
 TOO_MANY_WAIT = ApiError(
     400, f"more than {MOST_WAITING} requests of this connection wait; read answers before you send more", "invalid_http"
 )
+LINGER_S = 30.0
+"""How long a client that wants its connection closed may go on with a body that nobody wants, to read the answer then;
+nginx gives it as long.
+"""
+CONTENT_LENGTH = b"content-length"
 DISCARDED_BYTES = 64 * 1024
 """Less is read sooner than it is arranged to be thrown away."""
 HEAD_TOO_LONG = ApiError(431, f"a request's headers have at most {MAX_HEAD_BYTES} bytes", "headers_too_long")
@@ -169,8 +174,10 @@ class CountedConnection(HotRoutes):
         self.may_stay = clients.begin(client)
         self._is_busy = True
         self._has_head = self._is_whole = self._gets_on = False
-        self._idle_bytes = self._body_bytes = 0
+        self._idle_bytes = self._body_bytes = self._declared_bytes = 0
         self._discarded: NothingDiscarded = NOTHING_DISCARDED
+        self._linger: asyncio.TimerHandle | None = None
+        self._is_ending = False
         self._pace = RequestPace(self.loop, self._end_slow_request)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -192,12 +199,15 @@ class CountedConnection(HotRoutes):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._has_head = self._is_whole = False
-        self._body_bytes = 0
+        self._body_bytes = self._declared_bytes = 0
         self._pace.begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._has_head:  # what follows a body is nobody's
-            super().on_header(name, value)
+        if self._has_head:  # what follows a body is nobody's
+            return
+        super().on_header(name, value)
+        if len(name) == len(CONTENT_LENGTH) and name.lower() == CONTENT_LENGTH:
+            self._declared_bytes = int(value.lstrip(b"0") or b"0")  # the parser knows it for a number
 
     def on_headers_complete(self) -> None:
         self._gets_on = True
@@ -253,6 +263,7 @@ class CountedConnection(HotRoutes):
 
     def shutdown(self) -> None:
         """The gateway ends."""
+        self._is_ending = True
         if self.cycle is None and self._is_busy:
             self.loop.call_later(FIRST_REQUEST_S, self._shut)
         else:
@@ -291,26 +302,39 @@ class CountedConnection(HotRoutes):
     def on_response_complete(self) -> None:
         self.rest()
         super().on_response_complete()
-        if self._is_answered_early:
+        if self._is_answered_early and self._rest_comes and not self.transport.is_closing():
             self._discard_rest()
 
     @property
     def _is_answered_early(self) -> bool:
-        """Whether the latest request has its answer before it is whole: nobody reads the rest, but it comes."""
-        is_answered = self._has_head and not self._is_whole and self.cycle.response_complete
-        return is_answered and not self.cycle.waiting_for_100_continue
+        """Whether the latest request has its answer before it is whole: nobody wants the rest."""
+        return self._has_head and not self._is_whole and self.cycle.response_complete
+
+    @property
+    def _rest_comes(self) -> bool:
+        """Unless the client waits to be told to send a body, and was not."""
+        return not self.cycle.waiting_for_100_continue or self._body_bytes > 0
 
     def _end_connection(self) -> None:
         """A client that still sends reads the answer first if the rest is taken: what is not would reset it."""
-        if not self._is_answered_early:
+        if self._is_answered_early and self._rest_comes:
+            for_s = FIRST_REQUEST_S if self._is_ending else LINGER_S
+            self._linger = self.loop.call_later(for_s, self._close)
+        else:
             super()._end_connection()
 
     def _discard_rest(self) -> None:
-        left_bytes = _declared_bytes(self.cycle.scope["headers"]) - self._body_bytes
+        left_bytes = self._declared_bytes - self._body_bytes
         is_plain = self._tls.context is None and not self.parser.should_upgrade()
-        if left_bytes >= DISCARDED_BYTES and is_plain and not self.transport.is_closing():
-            self._unset_keepalive_if_required()
-            self._discarded = DiscardedBody(self.transport, left_bytes, self._pace.count, self._go_on_behind_body)
+        if left_bytes >= DISCARDED_BYTES and is_plain:
+            with suppress(OSError):  # without a descriptor left the parser reads on
+                self._discarded = DiscardedBody(
+                    self.transport, left_bytes, self._count_discarded, self._go_on_behind_body
+                )
+
+    def _count_discarded(self, num_bytes: int) -> None:
+        self._unset_keepalive_if_required()
+        self._pace.count(num_bytes)
 
     def _go_on_behind_body(self) -> None:
         """What comes next is another request, for a parser that waits for no body."""
@@ -334,12 +358,9 @@ class CountedConnection(HotRoutes):
     def connection_lost(self, exc: Exception | None) -> None:
         self._pace.end()
         self._discarded.close()
+        if self._linger is not None:
+            self._linger.cancel()
         if self._goodbye is not None:
             self._goodbye.cancel()
         self.end()
         super().connection_lost(exc)
-
-
-def _declared_bytes(headers: Iterable[tuple[bytes, bytes]]) -> int:
-    """How long a body is, in the words that the parser went by; 0 where its end is told in the end."""
-    return next((int(value) for name, value in headers if name == b"content-length"), 0)

@@ -1,6 +1,7 @@
 """A request that is refused before it is whole: the rest of its body costs next to nothing, and is in nobody's way."""
 
 import asyncio
+import errno
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.responses import Response
 
-from deployments.http import hot_routes, request_pace
+from deployments.http import hot_routes, own_port, request_pace
 from deployments.http.direct_request import DirectRequest
 from deployments.http.discarded_body import AT_ONCE_BYTES, NOTHING_DISCARDED
 from deployments.http.hot_routes import RouteTable
@@ -20,6 +21,8 @@ from tests.deployments.listener.listeners import App, gateway, listening, new_ad
 from tests.waiting import until_here
 
 LONG_BYTES = 8 << 20
+RESET = b"\1\0\0\0\0\0\0\0"
+"""``SO_LINGER`` for no time."""
 OK = b"HTTP/1.1 200"
 
 
@@ -97,13 +100,18 @@ async def test_a_client_that_goes_in_the_middle_leaves_nothing() -> None:
         await until_here(connection.transport.is_closing)
 
 
-async def test_a_client_that_resets_in_the_middle_leaves_nothing() -> None:
+@pytest.mark.parametrize("unread_bytes", [0, 1000, LONG_BYTES // 8])
+async def test_a_client_that_resets_in_the_middle_leaves_nothing(unread_bytes: int) -> None:
     async with connected() as (client, connection):
         await client.send(0, LONG_BYTES)
         assert await client.answer() == OK
         own: socket.socket = client.writer.get_extra_info("socket")
-        own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-        client.writer.transport.abort()
+        with socket.fromfd(own.fileno(), own.family, own.type) as connected_to:
+            connected_to.setblocking(False)
+            if unread_bytes:
+                connected_to.send(b"x" * unread_bytes)
+            connected_to.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            client.writer.transport.abort()
         await until_here(connection.transport.is_closing)
 
 
@@ -118,15 +126,27 @@ async def test_a_rest_that_does_not_come_ends_the_connection_without_another_ans
         assert await asyncio.wait_for(client.reader.read(), 20) == b""
 
 
-@pytest.mark.parametrize("more_bytes", [LONG_BYTES, DISCARDED_BYTES // 2])
-async def test_a_client_that_wants_no_further_request_reads_the_answer_though_it_still_sends(
-    monkeypatch: pytest.MonkeyPatch, more_bytes: int
-) -> None:
+@pytest.fixture
+def may_refuse(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """What is sent here is refused without a look at its body, once this is set, as it is."""
+
     async def refuse(_: DirectRequest) -> Response:
+        await may.wait()
         return Response("no", 401)
 
-    monkeypatch.setattr(hot_routes, "ROUTES", RouteTable())
-    hot_routes.ROUTES.serve({"/refused": refuse})
+    class Routes(RouteTable):
+        def handler_of(self, *_: object) -> hot_routes.Handler:
+            return refuse
+
+    may = asyncio.Event()
+    may.set()
+    monkeypatch.setattr(hot_routes, "ROUTES", Routes())
+    return may
+
+
+@pytest.mark.parametrize("more_bytes", [LONG_BYTES, DISCARDED_BYTES // 2])
+@pytest.mark.usefixtures("may_refuse")
+async def test_a_client_that_wants_no_further_request_reads_the_answer_though_it_still_sends(more_bytes: int) -> None:
     async with connected() as (client, connection):
         await client.send(0, more_bytes, headers=b"connection: close\r\n")
         await until_here(lambda: connection.cycle is not None and connection.cycle.response_complete)
@@ -134,17 +154,60 @@ async def test_a_client_that_wants_no_further_request_reads_the_answer_though_it
         assert (await asyncio.wait_for(client.reader.read(), 20)).endswith(b"\r\n\r\nno")
 
 
-async def test_a_client_that_waits_to_be_told_to_send_a_body_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def refuse(_: DirectRequest) -> Response:
-        return Response("no", 401)
-
-    monkeypatch.setattr(hot_routes, "ROUTES", RouteTable())
-    hot_routes.ROUTES.serve({"/refused": refuse})
+@pytest.mark.usefixtures("may_refuse")
+async def test_a_client_that_waits_to_be_told_to_send_a_body_is_not_waited_for() -> None:
     async with connected() as (client, _):
         await client.send(0, LONG_BYTES, headers=b"connection: close\r\nexpect: 100-continue\r\n")
         assert (await asyncio.wait_for(client.reader.read(), 20)).endswith(b"\r\n\r\nno")
+
+
+@pytest.mark.usefixtures("may_refuse")
+async def test_a_client_that_does_not_wait_to_be_told_has_one_answer_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with connected() as (client, connection):
+        await client.send(1, LONG_BYTES, headers=b"expect: 100-continue\r\n")
+        await until_here(lambda: connection.cycle is not None and connection.cycle.response_complete)
+        monkeypatch.setattr(request_pace, "GRACE_S", 0.0)
+        connection._pace._look()
+        assert (await asyncio.wait_for(client.reader.read(), 20)).endswith(b"\r\n\r\nno")
+
+
+async def test_a_gateway_that_ends_waits_little_for_a_body_that_nobody_wants(
+    may_refuse: asyncio.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_port, "FIRST_REQUEST_S", 0.01)
+    async with connected() as (client, connection):
+        may_refuse.clear()
+        await client.send(0, LONG_BYTES)
+        await until_here(lambda: connection.cycle is not None)
+        connection.shutdown()
+        assert not connection.transport.is_closing()
+        may_refuse.set()
+        assert (await asyncio.wait_for(client.reader.read(), 20)).endswith(b"\r\n\r\nno")
+
+
+async def test_without_a_descriptor_left_the_parser_reads_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(*_: object) -> socket.socket:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    async with connected() as (client, connection):
+        with monkeypatch.context() as patch:
+            patch.setattr(socket, "fromfd", none_left)
+            await client.send(0, LONG_BYTES)
+            assert await client.answer() == OK
+            await client.more(LONG_BYTES)
+            await until_here(lambda: connection._is_whole)
+        assert connection._discarded is NOTHING_DISCARDED
+        await client.send(1)
+        assert await client.answer() == OK
+
+
+async def test_a_length_with_thousands_of_zeros_is_a_number() -> None:
+    async with connected() as (client, connection):
+        client.writer.write(b"POST / HTTP/1.1\r\nhost: a\r\nContent-Length: %b%d\r\n\r\n" % (b"0" * 5000, LONG_BYTES))
+        assert await client.answer() == OK
+        await client.more(LONG_BYTES)
+        await until_here(lambda: connection._is_whole)
+        assert connection._body_bytes < DISCARDED_BYTES
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -3,15 +3,13 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import uvloop
 from cryptography.hazmat.primitives import serialization
 
 from deployments.config import EdgeTlsConfig
@@ -286,26 +284,3 @@ async def test_behind_a_proxy_nothing_can_be_encrypted(ours: Certificates) -> No
         tls.check(has_proxy=True)
     edge_tls_of(None).check(has_proxy=True)
     assert edge_tls_of(None) is NO_TLS
-
-
-@for_each(
-    "scenario",
-    [
-        test_a_client_that_trusts_the_authority_is_served,
-        test_nothing_is_said_in_the_clear,
-        test_half_a_handshake_is_not_held_for_long_and_counts_for_its_client,
-        test_clients_that_say_no_goodbye_are_not_waited_for,
-        test_a_client_that_was_refused_and_stays_keeps_nobody_busy,
-        test_a_gateway_that_ends_serves_those_whose_handshake_was_under_way,
-        test_without_a_certificate_a_client_sees_how_gateways_are_and_no_more,
-        test_renewed_certificates_are_shown_from_the_next_connection_on,
-    ],
-)
-def test_it_is_the_same_on_the_event_loop_of_rays_processes(
-    scenario: Callable[..., Coroutine[Any, Any, None]], ours: Certificates, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """uvloop's, which ends TLS in its own way."""
-    given = {"ours": ours, "monkeypatch": monkeypatch}
-    loop = uvloop.new_event_loop()
-    loop.run_until_complete(scenario(**{name: given[name] for name in signature(scenario).parameters}))
-    loop.close()
