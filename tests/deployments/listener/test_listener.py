@@ -6,7 +6,8 @@ import signal
 import socket
 import struct
 from collections import Counter
-from contextlib import AsyncExitStack, ExitStack, suppress
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from functools import partial
 
 import httpx
@@ -40,16 +41,23 @@ async def test_connections_go_where_least_is_under_way(monkeypatch: pytest.Monke
         assert max(said.values()) - min(said.values()) <= MAX_LEFT
 
 
-async def test_a_gateway_that_finds_nothing_waits_for_nobody_so_that_the_next_connection_has_its_whole_grace(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@asynccontextmanager
+async def ahead_of_another(monkeypatch: pytest.MonkeyPatch, requests: int) -> AsyncIterator[tuple[Address, Acceptor]]:
+    """A gateway with so many requests beside one that has none and stands still; it looks when it is told to."""
     monkeypatch.setattr(acceptor, "GRACE_S", 3600.0)
     async with listening(new_address()) as address, gateway(App("a", may_answer=False), address) as port:
         own = port._acceptor
         asyncio.get_running_loop().remove_reader(own._listening)
         own._page.claim()
-        own.count(requests=1)
+        own.count(requests=requests)
+        yield address, own
+        own.count(requests=-requests)
 
+
+async def test_a_gateway_that_finds_no_connection_waits_for_none_so_that_the_next_one_has_its_whole_grace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with ahead_of_another(monkeypatch, 1) as (address, own):
         own._on_readable()  # the other one was faster
         assert own._grace is None
 
@@ -57,16 +65,10 @@ async def test_a_gateway_that_finds_nothing_waits_for_nobody_so_that_the_next_co
             own._on_readable()
             assert own._grace is not None
             assert num_waiting(own._listening) == 1
-        own.count(requests=-1)
 
 
 async def test_in_a_crowd_a_gateway_does_not_wait_for_one_that_has_less_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acceptor, "GRACE_S", 3600.0)
-    async with listening(new_address()) as address, gateway(App("a", may_answer=False), address) as port:
-        own = port._acceptor
-        asyncio.get_running_loop().remove_reader(own._listening)
-        own._page.claim()  # another one, that stands still
-        own.count(requests=CROWD * 10)
+    async with ahead_of_another(monkeypatch, CROWD * 10) as (address, own):
         clients = [socket.create_connection(address[:2]) for _ in range(CROWD + MAX_AT_ONCE)]
         assert num_waiting(own._listening) == CROWD + MAX_AT_ONCE
 
@@ -74,7 +76,6 @@ async def test_in_a_crowd_a_gateway_does_not_wait_for_one_that_has_less_to_do(mo
         assert num_waiting(own._listening) == CROWD
         own._on_readable()
         assert num_waiting(own._listening) == CROWD, "it waits for the other one"
-        own.count(requests=-CROWD * 10)
         for client in clients:
             client.close()
 
@@ -82,18 +83,12 @@ async def test_in_a_crowd_a_gateway_does_not_wait_for_one_that_has_less_to_do(mo
 async def test_a_gateway_that_is_ahead_takes_its_part_of_what_is_more_than_the_others_are_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(acceptor, "GRACE_S", 3600.0)
-    async with listening(new_address()) as address, gateway(App("a", may_answer=False), address) as port:
-        own = port._acceptor
-        asyncio.get_running_loop().remove_reader(own._listening)
-        own._page.claim()
-        own.count(requests=3)
+    async with ahead_of_another(monkeypatch, 3) as (address, own):
         clients = [socket.create_connection(address[:2]) for _ in range(11)]
 
         own._on_readable()
 
         assert num_waiting(own._listening) == 7, "as many as the other one needs to have seven, too"
-        own.count(requests=-3)
         for client in clients:
             client.close()
 
